@@ -55,7 +55,7 @@ def _is_const(node: Node) -> bool:
 
 
 def _or_broadcast(node: Node, value: Node) -> Node:
-    """Broadcasts a scalar if a full value is needed."""
+    """Returns the value that replaces a node; broadcasts it if only the node has axes."""
     if value.type == node.type:
         return value
     return make("broadcast", (value,), {"axes": ()}, hint=node.type)

@@ -39,7 +39,9 @@ def fission_epilogues(grouping: Grouping) -> None:
 
 
 def _moved(grouping: Grouping, group: Group) -> list[Node]:
-    """Values at computed indices, read no more often than they have elements; last first."""
+    """Returns values that the group reads at computed indices, and that the dot before the group
+    can compute; last first. Such a value has at most as many elements as the space of the group,
+    and the move costs no bytes."""
     found: list[Node] = []
     for out in reversed(group.members):
         is_whole = estimate(product(out.shape)) <= estimate(product(group.space))
@@ -51,7 +53,8 @@ def _moved(grouping: Grouping, group: Group) -> list[Node]:
 
 
 def _narrow(grouping: Grouping, group: Group) -> list[Node]:
-    """Returns values that are cheaper to pass than the dot's result, by bytes saved."""
+    """Returns values inside the group that take fewer bytes to pass between kernels than the dot's
+    result, the one that saves most first."""
     found: dict[Node, int] = {}
     for out in group.members:
         if out in group.outputs:
@@ -64,7 +67,9 @@ def _narrow(grouping: Grouping, group: Group) -> list[Node]:
 
 
 def _saved(grouping: Grouping, group: Group, out: Node, part: list[Node]) -> int:
-    """Returns the bytes that are no longer written and read, minus those that both parts read."""
+    """Returns the bytes of memory traffic that moving `part`, which computes `out`, to the dot
+    saves. The dot's result is no longer written and read, but `out` is. Inputs that `part` and the
+    rest of the group both read are read twice."""
     inputs = {s for n in part for s in grouping.reads[n] if s in group.inputs}
     rest = {s for n in group.members if n not in part for s in grouping.reads[n]}
     dots = sum(bytes_of(s) for s in inputs if is_contraction(s))

@@ -105,7 +105,8 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 
 
 def _iter_vars(node: Node, name: str) -> Index:
-    """Returns an index of a value: a symbol for each axis, 0 for axes of one element."""
+    """Returns the index of an element of a value in new symbols `name0`, `name1`, ...; 0 along axes
+    of one element, or of symbolic size."""
     return tuple(
         symbol(f"{name}{i}", 0, s - 1) if isinstance(s, int) and s > 1 else 0
         for i, s in enumerate(node.shape)
@@ -134,7 +135,9 @@ def _is_rounding(node: Node) -> bool:
 
 
 def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:
-    """Yields the operands of a matmul at an index, in both orders; `n` is the summed axis."""
+    """Yields the two operands of a matmul, each with the index at which element `place` of the
+    result reads it, in both orders. Symbol `n` is the position along the contracted axis. Yields
+    nothing unless the operands share one such axis of constant size."""
     (left, right), output = dot_axes(dot)
     summed = [(n, s) for n, s in zip(left, dot.args[0].shape, strict=True) if n not in output]
     if len(summed) == 1 and summed[0][0] in right and isinstance(summed[0][1], int):
@@ -197,7 +200,8 @@ def _at(place: Index, known: Mapping[str, Dim]) -> Index:
 
 
 def _rows(node: Node, b: Entry, other: Node, place: Index, kept: Sequence[Dim]) -> Node:
-    """Returns sum over n of B_mn O_mn, with the axes of `node`, accumulated in f32 or wider."""
+    """Builds sum over n of B_mn O_mn with the axes of `node`, which it replaces; O is the matmul
+    `other`. The sum is accumulated in f32 or wider."""
     wide = node.dtype if node.dtype.bits >= 32 else F32
     order = tuple(place.index(d) for d in b[1])
     turned = other if order == tuple(range(len(order))) else make(
@@ -218,7 +222,10 @@ def _cast(x: Node, dtype: DType) -> Node:
 
 
 def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
-    """Returns a value without some axes if it is constant along them; else None."""
+    """Returns a value without the axes `axes`, in the shape of `like` or as a scalar.
+
+    None if the value may vary along one of these axes.
+    """
     if not row.tensor.rank:
         return row
     own = spread(row)

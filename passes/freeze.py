@@ -78,7 +78,8 @@ def _frozen(block: Block, weights: Sequence[Node], log: Log) -> Block:
 
 
 def _takes_it_once(node: Node, value: Node) -> bool:
-    """True for a loop whose body has a call with `once` on a value."""
+    """True for a `while` loop that carries a value unchanged, and whose body passes it to a call
+    with `once`."""
     if not is_while(node):
         return False
     calls = [n for n in node.blocks[-1].nodes if runs_once(n)]
@@ -133,7 +134,8 @@ class _WeightValues:
         return self.block.locs.get(node, ())
 
     def told(self, node: Node) -> str:
-        """Describes a value and its sources, for the log."""
+        """Describes for the log a value that is computed once: its bytes, and the weights that it
+        depends on."""
         made_of = ", ".join(self._name(n) for n in self.sources[node])
         return f"{self._name(node)}: {bytes_of(node)} bytes, computed once from {made_of}"
 

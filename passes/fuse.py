@@ -102,7 +102,8 @@ class Epilogue(FusionRule):
 
 
 def _work_on_others(group: Group) -> float:
-    """Scalar operations per element after a dot, if one reads another array of its size; else 0."""
+    """Returns the scalar operations per result element that a group does after its dot. 0 without a
+    dot, or if the group reads no other array as large as the dot's result."""
     if not group.dots:
         return 0.0
     size = group.dots[0].tensor.size
@@ -131,7 +132,8 @@ def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _source(user: Node, scope: Scope) -> Node:
-    """Returns the source behind elementwise ops of one array that nothing else reads."""
+    """Follows the first operand of `user` back through elementwise ops of one array whose results
+    nothing else reads. Returns the array before these ops."""
     node = user.args[0]
     while ops.lookup(node.op).kind == "elementwise" and not scope.used_outside(node, (user,)):
         arrays = {a for a in node.args if a.shape}

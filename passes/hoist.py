@@ -98,9 +98,10 @@ def is_made_once(value: Node) -> bool:
 
 
 def _unchanging(loop: Node) -> dict[Node, Node]:
-    """Maps loop-invariant values of the body that are not free to their values outside the loop.
+    """Returns the values of a loop's body to hoist, each with the equal value outside of the loop.
 
-    Of each chain of such values, only the last one is returned.
+    They are loop-invariant and cost something in an iteration. Values that only other hoisted
+    values read are left out.
     """
     body = loop.blocks[1]
     known = unchanged_in(loop)

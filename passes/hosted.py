@@ -157,7 +157,8 @@ def _is_idle(group: Node, gpu: Gpu) -> bool:
 
 @cache
 def _single(word: str) -> tuple[Op, ...]:
-    """Returns operators of one array without attributes, of the family that has this name."""
+    """Returns the declared operators of the family `word` that take one array, have no attributes,
+    and have handwritten kernels."""
     found = (find(name) for name in declared() if name.startswith(f"{word}."))
     return tuple(m for m in found if len(m.operands) == 1 and not m.attributes and m.kernels)
 
@@ -193,7 +194,8 @@ def _inside(node: Node) -> Iterable[Node]:
 
 
 def _is_narrow(nodes: Iterable[Node]) -> bool:
-    """True if all dots, if any, multiply 16-bit floats, for which tensor cores are used."""
+    """True if there are dots among the nodes, and all multiply elements of at most 16 bits, for
+    which tensor cores are used."""
     dots = [n for n in nodes if n.op == "dot"]
     types = [n.args[0].type for n in dots]
     return bool(dots) and all(isinstance(t, TensorType) and t.dtype.bits <= 16 for t in types)

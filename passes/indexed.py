@@ -60,7 +60,8 @@ class Indexed(BlockPass):
 
 
 def _later(item: Node, old: Node, axis: int, start: int) -> Node:
-    """Returns a slice of the whole array as a slice of the part that begins at `start`."""
+    """Returns slice `old` of a whole array as a slice of `item`, which is the part of that array
+    from index `start` of an axis on."""
     ends = ("start", "limit")
     moved = {e: tuple(n - start * (i == axis) for i, n in enumerate(old.attrs[e])) for e in ends}
     return make("slice", (item,), {**old.attrs, **moved})

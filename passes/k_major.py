@@ -61,7 +61,10 @@ def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
 
 
 def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
-    """Estimates the seconds of a copy per iteration."""
+    """Estimates the seconds per iteration of a transposed copy of `x`.
+
+    If `x` depends on loop-invariant values (`fixed`) only, one copy serves all `turns` iterations.
+    """
     size: Any = x.tensor.bytes
     if all(n in fixed or is_known(n) for n in topological([x]) if not n.args):
         size, launch = size / turns, gpu.launch / turns
@@ -71,7 +74,8 @@ def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
 
 
 def _saved(dot: Node, gpu: Gpu) -> float:
-    """Estimates the seconds saved if both operands are contiguous along the contracted axis."""
+    """Estimates the seconds that a matmul saves if both operands are contiguous along the
+    contracted axis; 0 if the cost model cannot describe the matmul."""
     body = alone(dot).blocks[0]
     try:
         product = product_of(body, contractions(body.nodes))
@@ -83,7 +87,8 @@ def _saved(dot: Node, gpu: Gpu) -> float:
 
 
 def _turned(dot: Node, sides: Sequence[int]) -> Node:
-    """Returns the matmul of copies whose last axis is the contracted one."""
+    """Returns the matmul with the operands numbered in `sides` transposed, so that their contracted
+    axis is last."""
     inputs, output = dot_axes(dot)
     args = list(dot.args)
     for i in sides:

@@ -86,7 +86,8 @@ class Layout(Pass):
 
 
 def _may_stand_last(conv: Node) -> bool:
-    """True if a convolution may have its channels last; libraries support that, too."""
+    """True if a convolution of floats may get its channels last: it does not have them yet, and is
+    not the gradient of a weight. Libraries support that layout, too."""
     is_other = conv.attrs.get("channels_last") or sums_over_images(conv)
     return conv.dtype.is_float and conv.tensor.rank > 2 and not is_other
 
@@ -122,10 +123,10 @@ def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ..
 
 
 def _windows_pay(func: Func, log: Log) -> bool:
-    """True if transposes of images cost less than the loops over memory that they save.
+    """True if transposing images to channels last costs fewer bytes than it saves.
 
-    Those are epilogues of matmuls, and a library's reordering around convolutions that become
-    matmuls.
+    It saves loops over memory: epilogues, which matmuls compute themselves, and a library's
+    reordering of images, results and weights.
     """
     moved = [n for _, n in walk(func.body) if n.op == "conv" and _may_stand_last(n)]
     if all(_stands_second(n, log.cpu) for n in moved):
@@ -143,7 +144,8 @@ def _windows_pay(func: Func, log: Log) -> bool:
 
 
 def _stands_second(conv: Node, cpu: Cpu) -> bool:
-    """True if a convolution with little reuse of its image is as fast with channels in front."""
+    """True if a convolution is as fast with its channels in front of the image axes, because it
+    reads each element of the image only a few times."""
     taps = prod(map(static, channels_second(conv.args[1].shape, conv.attrs)[2:]))
     if comes_last(conv):
         reads = cpu.convolutions.copied_reads * prod(conv.attrs["stride"])

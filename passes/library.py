@@ -53,12 +53,14 @@ def _why_group(group: Node) -> str:
 
 
 def _is_free(node: Node) -> bool:
-    """True if a value needs no step of its own."""
+    """True if a node needs no library step because nothing runs for it: a free reshape, an input, a
+    leaf such as a constant, or one of several results of an op."""
     return is_alias(node) or is_input(node) or is_known(node) or is_item(node)
 
 
 def _is_step(node: Node) -> bool:
-    """True if a node is one or more steps by itself."""
+    """True if a node needs no library step: it is a group, a kernel, control flow or a framework
+    call, each of which runs by itself."""
     is_made = is_fusion(node) or is_kernel(node)
     return is_made or ops.lookup(node.op).kind in ("control", "foreign")
 

@@ -72,10 +72,10 @@ class Memory(Pass):
 
 
 class _Uses:
-    """The results of steps that each node of a block refers to, and their live ranges.
+    """Finds which results of kernels and library steps each node of a block reads, and when.
 
-    Reshapes, items and updates are views: a reader of a view reads the step. Nodes in `made` have
-    no memory in the arena.
+    Reshapes, items and updates are views: a reader of a view reads the memory of the result behind
+    it. Results of the nodes in `made` are not in the arena.
     """
 
     def __init__(self, block: Block, made: Sequence[Node]) -> None:

@@ -110,7 +110,8 @@ def _sources(group: Node) -> set[Node]:
 
 
 def _shares_lines(first: Node, second: Node) -> bool:
-    """True if two groups read the same array, or the second reads a result of the first."""
+    """True if one of the largest arrays that the second group reads is a result of the first group,
+    or one of the largest arrays that the first group reads."""
     sources = _sources(second)
     made = {b for b in sources if maker(b) is first}
     return bool(made) or not sources.isdisjoint(_sources(first))
@@ -184,7 +185,11 @@ class _Pair:
         return self._group(self.outputs, self.members[0])
 
     def is_between(self, gpu: Gpu) -> bool:
-        """True if recomputing the first group's values in the second moves fewer bytes."""
+        """True if the second group should recompute values that the first one writes for it alone.
+
+        This must not read more bytes than the values have, repeat no reduction, and leave two
+        groups that have kernels.
+        """
         first, second = self.members
         own = [v for v in self.values if maker(v) is first]
         passed = [v for v in own if v in set(map(behind, second.args))]

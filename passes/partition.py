@@ -77,7 +77,10 @@ def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
 
 
 def _as_read(joint: Joint, node: Node) -> Node:
-    """Returns a saved value after the views that lead to its only reader."""
+    """Follows a saved value through views to its only reader.
+
+    Returns the last of these views, or the value itself if there is none.
+    """
     while not is_input(node):
         users = [u for u in joint.users.get(node, ()) if u in joint.forward or u in joint.needed]
         if len(users) != 1 or not ops.is_whole_view(users[0]) or repeats(users[0]):
@@ -116,7 +119,9 @@ def _explain(joint: Joint, prices: Prices, kept: Sequence[Node], log: Log) -> No
 
 
 def _without(node: Node, prices: Prices, given: Iterable[Node]) -> str:
-    """Returns the cost of recomputing a saved value from the others, with all that this needs."""
+    """Returns, for the log, the bytes that recomputing a value costs if only the values `given` are
+    saved: all values recomputed on the way, and saving what they read. "never" if it cannot be
+    recomputed."""
     if prices.recompute(node) >= INFINITE:
         return "never"
     known = frozenset(given)

@@ -182,7 +182,10 @@ class _Sample:
         return {side: np.concatenate(rows) for side, rows in found.items()}
 
     def drift(self, func: Func, made_of: dict[tuple[Node, Node], str]) -> list[Note]:
-        """Measures the error of each matmul if those before it are packed too."""
+        """Measures the error of each packed matmul when the matmuls before it are packed too.
+
+        Returns a note for each.
+        """
         calls = [n for n in func.nodes if n.op == "custom"]
         after = seen(func, self.arguments[:AGAIN], calls)
         notes: list[Note] = []
@@ -197,7 +200,8 @@ class _Sample:
 
 
 def _turned(product: Product, x: Node, op: Builder) -> Node:
-    """Returns x after the transforms that calibrators ask for."""
+    """Returns the left operand `x` of a matmul after the transforms that the calibrators chose for
+    its weight."""
     value = Traced(Namespace(op), x)
     for turn in product.turns:
         value = turn(value.space, value)

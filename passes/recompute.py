@@ -43,9 +43,9 @@ def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
 
 
 def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
-    """Returns the members that compute a value, if they are few operations; else none.
+    """Returns the members of a group that compute a value, if they are few elementwise operations.
 
-    The group itself must read the value too.
+    Empty if they are not, if the block returns the value, or if no member reads it.
     """
     if value in grouping.needed or not any(value in group.reach(n) for n in group.members):
         return []

@@ -98,7 +98,10 @@ def _size(node: Node) -> int:
 
 
 def _with(node: Node, **more: object) -> Node:
-    """Returns the group without its mark, and with changed attributes; None removes one."""
+    """Returns the group with the attributes `more`, and without its mark `refused`.
+
+    A value of None removes an attribute.
+    """
     attrs = {**node.attrs, "refused": None, **more}
     held = {k: v for k, v in attrs.items() if v is not None}
     return node.rebuilt(attrs=held)

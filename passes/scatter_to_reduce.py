@@ -60,7 +60,8 @@ class _Line:
         return self.start + sum(min(0, e) for e in ends), self.start + sum(max(0, e) for e in ends)
 
     def reach(self, sizes: Mapping[str, int], places: int) -> tuple[int, int]:
-        """Returns the first and the last of `places` indices that updates reach."""
+        """Returns the first and the last index that updates reach, after clipping, along an axis of
+        `places` elements."""
         lowest, highest = self.range(sizes)
         first, last = max(0, lowest), min(places - 1, highest)
         if self.low is not None:
@@ -70,12 +71,16 @@ class _Line:
         return first, last
 
     def moved(self, by: int) -> _Line:
-        """Returns the line shifted by a number of indices."""
+        """Returns the line with `by` added to each index, and to its clipping bounds."""
         low, high = (None if b is None else b + by for b in (self.low, self.high))
         return _Line(self.slopes, self.start + by, low, high)
 
     def along(self, name: str) -> _Line:
-        """Solves for the position on this axis, given an index. The index's slope is left out."""
+        """Solves the line for the position along axis `name`.
+
+        Returns that position as a function of the positions along the other axes; the caller adds
+        the term of the given index.
+        """
         s = self.slopes[name]
         others = {n: -s * c for n, c in self.slopes.items() if n != name}
         return _Line(others, -s * self.start)
@@ -240,7 +245,11 @@ def _read(
     sizes: Mapping[str, int],
     fill: Node,
 ) -> Node | None:
-    """Returns the updates gathered along axis `unit`: for each index, its update."""
+    """Returns a gather of the updates along axis `unit`, in which the index has slope 1 or -1.
+
+    For each index along `place`, it reads the update that goes there, or `fill`. None if the padded
+    axis does not fit into 32-bit indices.
+    """
     at = line.along(unit)
     sign = line.slopes[unit]
     low, high = _Line({**at.slopes, place: sign}, at.start).range(sizes)

@@ -196,7 +196,8 @@ def _is_stage(node: Node, scope: Scope) -> bool:
 
 
 def _reduces_lines(source: Node, scope: Scope) -> bool:
-    """True if an array of this size is also reduced along its rows."""
+    """True if some array as large as `source`, with rows of the same length, is reduced along its
+    rows."""
     for node in scope.nodes:
         if not is_reduction(node) or not node.args[0].tensor.rank:
             continue
@@ -208,7 +209,9 @@ def _reduces_lines(source: Node, scope: Scope) -> bool:
 
 
 def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
-    """Returns the number of parts for a walk over lines, one per program; 0 if none is good."""
+    """Picks the number of parts for reducing several axes of an array with lines of `line`
+    elements, one program for each part. Parts divide the last reduced axis; 0 if no number gives
+    enough programs with enough lines each."""
     total, outer = math.prod(sizes), math.prod(sizes[:-1])
     if line < 2:
         return 0
@@ -275,7 +278,8 @@ def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
 
 
 def _one_long(sizes: Sequence[int], parts: list[int], gpu: Gpu) -> list[int]:
-    """Returns parts that leave the first stage at most one long axis: a kernel walks along one."""
+    """Splits further axes completely, until a part has at most one axis of more than one element,
+    or fits in a tile. The kernel of the first stage loops over one axis only."""
     parts = list(parts)
     while True:
         rests = [-(-s // p) for s, p in zip(sizes, parts, strict=True)]

@@ -152,7 +152,8 @@ class Stream(Pass):
         return self.balance
 
     def _closed(self, graph: Graph, sink: Node) -> tuple[frozenset[Node], list[Node]]:
-        """Returns dots that are needed together, and the reductions that end them, or none."""
+        """Returns the dots of `sink`, those of other reductions in which they end, and so on; and
+        all these reductions. No reductions if one of the dots ends in another op."""
         dots = dots_of(graph, sink)
         while dots:
             last = ends(graph, dots)
@@ -165,7 +166,8 @@ class Stream(Pass):
         return dots, []
 
     def _pays(self, dots: frozenset[Node], times: int, balance: float) -> bool:
-        """True if computing dots `times` costs less than writing them once and reading them."""
+        """True if computing dots in each of `times` streams costs no more than computing them once,
+        writing them, and reading them in each."""
         costs = [cost(d) for d in dots]
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))

@@ -70,7 +70,8 @@ def copied(kernel: Node, same: Collection[int] = ()) -> Copy | None:
 
 
 def _next_state(program: Block, memory: Node) -> Node | None:
-    """Returns the loop or store that takes the memory next; None if there is none."""
+    """Returns the first loop or store of a block that takes a memory and so makes its next version;
+    None if there is none."""
     users = (n for n in program.nodes if memory in n.args and (is_loop(n) or is_store(n)))
     return next(users, None)
 
@@ -218,7 +219,8 @@ def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dic
 
 
 def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
-    """Returns the nodes that have to run before a node."""
+    """Returns all nodes that have to run before `node`: those that it is computed from, and the
+    other readers that in-place updates in `found` wait for."""
     seen: set[Node] = set()
     pending = [node]
     while pending:
@@ -231,10 +233,9 @@ def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
 
 
 def _stays(block: Block, node: Node, found: Mapping[Node, Update]) -> bool:
-    """True unless the update is of a carried value that ends in other memory than it began in.
-
-    Then the next iteration would find another value's memory, perhaps an argument's.
-    """
+    """True if an iteration of a loop leaves each carried value that `node` updates in the memory in
+    which it found it. Otherwise the next iteration would find another value's memory, perhaps an
+    argument's."""
     root = _owner_after(node, found)
     return not is_input(root) or (
         _owner_after(block.results[block.params.index(root)], found) is root
@@ -242,7 +243,8 @@ def _stays(block: Block, node: Node, found: Mapping[Node, Update]) -> bool:
 
 
 def _owner_after(value: Node, found: Mapping[Node, Update]) -> Node:
-    """Returns `owner` of a value, after some more updates."""
+    """Returns the value or parameter whose memory a value uses once the updates in `found` are done
+    in place."""
     while (owned := owner(value)) in found:
         value = owned.args[found[owned].operand]
     return owned

@@ -28,7 +28,7 @@ def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
 
 
 def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices a block that is loaded directly."""
+    """Slices a block that is a `load`: loads `size` elements along the axis, `start` further on."""
     memory, *index = block.args
     shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
     at = memory.tensor.rank - len(shape) + axis
@@ -37,7 +37,11 @@ def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
 
 
 def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices windows along an axis of taps, or along an axis without windows."""
+    """Slices a block that `unfold` reads through windows.
+
+    Along an axis of taps, the windows become `size` taps long, and only the elements that they
+    cover are loaded. Along an axis without windows, the elements below the windows are sliced.
+    """
     (source,), window = block.args, list(block.attrs["window"])
     tap = axis - block.attrs["axis"] - len(window)
     axis -= len(window) if tap >= 0 else 0

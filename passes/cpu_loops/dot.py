@@ -21,7 +21,8 @@ def find_dot(block: Block) -> Node | None:
 
 
 def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
-    """Returns the instruction for the dot of a tile, whose operands then stay narrow, or None."""
+    """Returns the matrix instruction for the dot of a tile; None if the CPU has none for its types
+    and extents. With an instruction, operands are not converted to the type of the sums."""
     found = tile_extents(dot)
     if found is None:
         return None

@@ -31,7 +31,8 @@ def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:
 
 
 def _linear(b: Builder, turns: Sequence[Node], extents: Sequence[int]) -> Node:
-    """Returns the linear number of an iteration of nested loops."""
+    """Returns the number of an iteration among all iterations of nested loops, as a row-major
+    index. `turns` are their index variables and `extents` their extents, outermost first."""
     first, *rest = turns
     number = first
     for turn, extent in zip(rest, extents[1:], strict=True):

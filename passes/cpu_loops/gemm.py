@@ -173,7 +173,10 @@ class _Gemm(KernelRebuild):
         return [copy.new(r) for r in block.results]
 
     def _held(self, hint: str, memory: Node) -> Node:
-        """Returns a new loop variable that carries memory."""
+        """Creates the variable through which a loop carries an array in memory.
+
+        `hint` is its name, with a suffix if that is in use.
+        """
         return Node("var", (), {"name": self.names.own(hint)}, memory.type)
 
     def _local(self, block: int = 0) -> Node:
@@ -251,7 +254,10 @@ class _Gemm(KernelRebuild):
         return part(self.b, whole, axis, self.b.mul(block, self.plan.size), self.plan.size)
 
     def _offsets(self, dtype: DType, right: Node) -> Node:
-        """Returns what the offset of the rows adds to each column: the dot of a row of zeros."""
+        """Returns the row of sums that the offset of the left operand adds to each column.
+
+        It is the dot of a row of zeros, to which `_dot` adds the same offset.
+        """
         names = self.panel.contracted
         *outer, last = right.shape[: len(names)]
         row = zeros(self.b, dtype, (1, *map(static, outer), static(last) * self.panel.group))
@@ -289,7 +295,10 @@ class _Gemm(KernelRebuild):
         return [constant(0, I64)] * self.dot.tensor.rank
 
     def _summed(self) -> Node:
-        """Sums over the blocks of a long contracted axis. Returns local memory with all tiles."""
+        """Adds up the products of all blocks of a long contracted axis in a serial loop.
+
+        Returns the local memory with the sums of all tiles of rows.
+        """
         inner = self._tile_loops("b")
         shape = (*(static(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
         type_ = TensorType(self.dot.dtype, shape, "local")
@@ -321,7 +330,10 @@ class _Gemm(KernelRebuild):
         return items(self.b, self.b.op("loop", init, {"kind": "serial"}, (block,)))[-1]
 
     def _over(self, rows: _Rows, memory: Node, body: Callable[[Node], Node]) -> Node:
-        """Builds serial loops over the tiles of rows that carry one memory."""
+        """Builds serial loops over the tiles of rows, which carry `memory`.
+
+        `body` builds one iteration: it returns the memory after one tile.
+        """
         held = [self._held(f"partial_{i.attrs['name']}", memory) for i in rows.indices]
         result = body(held[-1] if held else memory)
         for depth in reversed(range(len(held))):

@@ -42,7 +42,8 @@ def block_size(
 
 
 def run_of(mma: Mma | None, cpu: Cpu) -> int:
-    """Returns the contracted elements in a vector, for matmuls of few rows that sum along them."""
+    """Returns how many contracted elements a vector has, in a matmul that sums along the contracted
+    axis: those that the instruction `mma` multiplies, or one for each lane without it."""
     return mma.group * mma.lanes if mma else cpu.lanes
 
 

@@ -85,9 +85,11 @@ def _distance(parts: int, cpu: Cpu) -> float:
 
 
 def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None:
-    """Picks an axis to split, so that the reduced axes before it are parts as a whole.
+    """Picks which of several reduced axes to split for a two-stage reduction.
 
-    If the axes were merged instead, a computed operand would need divisions for its indices.
+    A part is then one piece of that axis, at one index of the reduced axes before it. If all
+    reduced axes were merged and split instead, a computed operand would need divisions for its
+    indices.
 
     Returns:
         The axis and the number of parts. None if no axis has a fitting divisor.
@@ -111,7 +113,11 @@ def _is_stage(node: Node, scope: Scope) -> bool:
 
 
 def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -> Node:
-    """Splits a reduction at an axis: the second stage reduces its parts and the axes before it."""
+    """Reduces in two stages, in the parts that `_lead` picked.
+
+    The first stage reduces within each piece of `axis` and over the axes after it, the second one
+    over the pieces and the reduced axes before it.
+    """
     source, kind, dtype = node.args[0], node.attrs["kind"], wide(node.dtype)
     shape, first = source.shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
@@ -126,9 +132,9 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -
 
 
 def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
-    """Reshapes the operand of a reduction.
+    """Returns the operand of a reduction in another shape.
 
-    Elementwise ops that nothing else uses are rebuilt in the new shape. A reshape between them and
+    Elementwise ops that nothing else reads are rebuilt in that shape: a reshape between them and
     the reduction would prevent contiguous loops.
     """
     root = reduction.args[0]
@@ -152,7 +158,10 @@ def _is_like(node: Node, root: Node) -> bool:
 
 
 def _last(node: Node) -> DType:
-    """Returns the type in which the second stage accumulates."""
+    """Returns the type in which the second stage accumulates: f64 for a sum of floats.
+
+    Otherwise it is the type of the reduction, or f32 for 16-bit floats.
+    """
     dtype = wide(node.dtype)
     return F64 if node.attrs["kind"] == "sum" and dtype.is_float else dtype
 

@@ -60,7 +60,8 @@ def with_full_vectors(group: Node, cpu: Cpu) -> Node | None:
 
 
 class _Group:
-    """One group whose space has a short last axis."""
+    """Rewrites one fusion group, whose index space of shape `shape` ends in an axis shorter than a
+    vector."""
 
     def __init__(self, group: Node, shape: tuple[int, ...], most: int) -> None:
         self.group = group
@@ -103,7 +104,8 @@ class _Group:
         return make("reduce", (source,), {**node.attrs, "axes": axes[:-1]})
 
     def _ended(self, first: Node, params: list[Node], known: Mapping[Node, Node]) -> Node:
-        """Builds the second group: the reductions over the last axis, and the epilogue."""
+        """Builds the second of two groups: it reduces the results of group `first` over the last
+        axis, then computes the epilogue of the reductions."""
         is_one = not isinstance(first.type, TupleType)
         parts = [
             first if is_one else make("item", (first,), {"index": i}) for i in range(len(params))
@@ -167,7 +169,11 @@ class _Group:
         return make("broadcast", (self.stretched[key],), {"axes": both}, hint=node.type)
 
     def _outside(self, source: Node, shape: tuple[Dim, ...], axes: Axes) -> Node:
-        """Broadcasts a value along both axes, in a group of its own."""
+        """Broadcasts `source` to `shape` in a group of its own.
+
+        Raises `_SeparateAxes` if the result has more than `most` elements, or if `source` depends
+        on a reduction.
+        """
         inner = topological([source])
         type_ = source.tensor.with_shape(shape)
         is_small = isinstance(type_.size, int) and type_.size <= self.most
@@ -180,7 +186,8 @@ class _Group:
 
 
 def _last(node: Node, first: Node) -> Node:
-    """Reduces the last axis of a first reduction, and converts the result to the type of `node`."""
+    """Completes reduction `node`, whose other axes `first` has reduced: reduces the last axis, and
+    converts the result to the type of `node`."""
     attrs = {**node.attrs, "axes": (first.tensor.rank - 1,)}
     made = make("reduce", (first,), attrs)
     narrow = made.tensor.with_dtype(node.dtype)

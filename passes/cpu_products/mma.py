@@ -46,7 +46,11 @@ def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
 
 
 def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
-    """True for few rows and a right operand that is contiguous along the contracted axis."""
+    """True if a matmul is to sum along the contracted axis in vectors.
+
+    It has few rows, its right operand is contiguous along that axis, and the lanes of a vector
+    divide it.
+    """
     roles = roles_of(dot, by_lane=True)
     if roles.is_by_lane:
         return False
@@ -66,7 +70,7 @@ def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float
 
 
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
-    """Picks the rows and columns of a tile that sums along the depth."""
+    """Picks the rows and columns of a tile that is summed in vectors along the contracted axis."""
     height = roles.sizes[roles.row] if roles.row else 1
     most = cpu.most_rows(cpu.matmuls.depth_columns)
     rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + cpu.matmuls.column_cost)
@@ -98,5 +102,7 @@ def mma_lanes(
 
 
 def mma_rows(mma: Mma, extent: int) -> int:
-    """Picks the rows of a tile for an instruction with several rows: two or one of them, or all."""
+    """Picks the rows of a tile for a matrix instruction with several rows: the rows of two
+    instructions, or of one. A matmul with fewer rows than one instruction has them all in one tile.
+    """
     return min(2, extent // mma.rows) * mma.rows or extent

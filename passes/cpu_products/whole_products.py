@@ -43,7 +43,9 @@ def whole_product(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _wider(dot: Node, mma: Mma, cpu: Cpu) -> Node | None:
-    """Returns the padded matmul; None if padding is not needed or not enough. Raises CannotTile."""
+    """Returns the matmul padded with zeros, so that instruction `mma` divides its extents, or with
+    transposed rows as `_along_deepest` returns it. None if it needs no padding, or if no
+    instruction fits the padded matmul. Raises CannotTile as `roles_of`."""
     if is_row_of_sums(dot) or mma_of(dot, cpu) is not None:
         return None
     roles = roles_of(dot, by_lane=True)
@@ -64,7 +66,8 @@ def _wider(dot: Node, mma: Mma, cpu: Cpu) -> Node | None:
 
 
 def _along_deepest(dot: Node, roles: Roles, depth: str) -> Node | None:
-    """Transposes the rows so that the longest contracted axis is contiguous; None if it is."""
+    """Returns the dot with its left operand transposed, so that the longest contracted axis is
+    last. None if the axis `depth`, which is last now, is as long."""
     deepest = max(roles.contracted, key=lambda n: roles.sizes[n])
     if roles.sizes[deepest] == roles.sizes[depth]:
         return None

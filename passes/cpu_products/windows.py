@@ -34,8 +34,11 @@ def why_library(conv: Node, cpu: Cpu) -> str:
 
 
 def fills_vectors(conv: Node, cpu: Cpu) -> bool:
-    """True if few lanes idle in the vectors with the results of a position, or no more than in a
-    library, which multiplies in the same tiles."""
+    """True if vectors of the results of one position have few idle lanes.
+
+    Also true if the convolution is padded for a matrix instruction: a library multiplies in the
+    same tiles, with as many idle lanes.
+    """
     results, lanes = _results_and_lanes(conv, cpu)
     is_filled = -results % lanes <= cpu.convolutions.idle * results
     return is_filled or any(missing_of_tiles(conv, cpu))
@@ -65,8 +68,10 @@ def multiplies_places(conv: Node, cpu: Cpu) -> bool:
 
 
 def _fills_little(conv: Node, cpu: Cpu) -> bool:
-    """True if multiply-adds are faster than the matrix instruction, which multiplies zeros if
-    channels or results do not fill it."""
+    """True if multiply-adds are faster than the fastest matrix instruction.
+
+    It multiplies zeros too if the channels or results of the convolution do not fill it.
+    """
     fastest = next(iter(cpu.mmas(product_types(conv))), None)
     if fastest is None:
         return False
@@ -85,11 +90,10 @@ def _packs_neighbours(conv: Node, cpu: Cpu) -> bool:
 
 
 def missing_of_tiles(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Returns the channels and results to pad in each group for an instruction with whole tiles.
-
-    Both are 0 if positions do not fill its rows, if other instructions are faster than multiplying
-    the zeros, and for depthwise convolutions.
-    """
+    """Returns how many channels, and how many results, to append to each group for a matrix
+    instruction with several rows. Both are 0 without such an instruction, for depthwise
+    convolutions, if a row of the result has too few positions for it, or if multiply-adds without
+    zeros are faster."""
     fastest = next(iter(cpu.mmas(product_types(conv))), None)
     if fastest is None or fastest.rows == 1 or has_single_channels(conv):
         return 0, 0
@@ -103,7 +107,8 @@ def missing_of_tiles(conv: Node, cpu: Cpu) -> tuple[int, int]:
 
 
 def missing(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Returns the channels and results to pad in each group for its instruction."""
+    """Returns how many channels, and how many results, to append to each group of a convolution, so
+    that an instruction divides them."""
     if any(found := missing_of_tiles(conv, cpu)):
         return found
     group = min((m.group for m in cpu.mmas(product_types(conv))), default=1)

@@ -51,7 +51,10 @@ class Contiguity:
         return most
 
     def _is_vector(self, access: Node, axis: int, group: int) -> bool:
-        """True if each group is contiguous and aligned, and the mask is the same in all of it."""
+        """True if an access can move `group` neighbours along an axis of its tile as one vector.
+
+        All such groups must be contiguous and aligned in memory, each with one mask for all of it.
+        """
         memory = access.args[0].tensor
         index, mask, _ = access_parts(access)
         if mask is not None and not self._is_constant(mask, axis, group):
@@ -68,7 +71,8 @@ class Contiguity:
         return step == 1 and divisor % group == 0
 
     def _is_block_vector(self, access: Node, axis: int, group: int) -> bool:
-        """As `_is_vector`, for a block at scalar indices, with the last axes of the memory."""
+        """`_is_vector` for an access with scalar indices: they are the start of a block along the
+        last axes of the memory. Only the last axis of a block is contiguous."""
         memory, tile = access.args[0].tensor, tile_of(access).tensor
         if axis != tile.rank - 1:
             return False
@@ -103,7 +107,8 @@ class Contiguity:
         return is_order and is_aligned and (first.step, second.step) == (1, 0)
 
     def run(self, node: Node, axis: int, group: int) -> IntegerRun | None:
-        """Step and divisor of an integer tile along an axis; None if they are not known."""
+        """Returns by how much integers of a tile grow from one to the next along an axis, and a
+        divisor of the first integer of each group. None if they are not known."""
         if not node.tensor.rank:
             return IntegerRun(0, self.integers.divisor(node))
         if node.op == "iota":

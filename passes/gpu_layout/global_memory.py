@@ -177,7 +177,9 @@ class GlobalMemory:
         return Access(found, test, other)
 
     def _may_pass(self, start: Node, tile: TensorType, at: int, size: int) -> bool:
-        """True if a block that starts there may extend past the end of an axis."""
+        """True if a block that starts at index `start` may extend past the end of an axis of
+        memory, which has `size` elements. `at` is the axis in the tile, negative if the tile does
+        not have it."""
         extent = size_of(tile, at) if at >= 0 else 1
         known = self.contiguity.integers.range(start)
         return known is None or known[1] + extent > size
@@ -196,7 +198,9 @@ class GlobalMemory:
         return [self.tiles.transpose(p, order).node for p in parts]
 
     def _coalesced(self, tile: TensorType, own: Layout, vectors: Sequence[int]) -> Layout:
-        """The layout of a tile, or a coalesced one if its lanes are strided in memory."""
+        """Returns the layout in which to access a tile: `own`, its layout, unless the tile is large
+        and its lanes are strided in memory. Then it is a layout in which consecutive lanes access
+        consecutive vectors."""
         wide = [i for i, s in enumerate(sizes_of(tile)) if s >= self.tuning.transposed_side]
         best = max(range(tile.rank), key=lambda i: vectors[i])
         is_coalesced = not vectors[best] or _first_lane(own[best]) == 1
@@ -215,7 +219,8 @@ def _is_zero(node: Node) -> bool:
 
 
 def _first_lane(share: Share) -> int:
-    """The smallest lane with another index along an axis than lane 0; 0 if all have the same."""
+    """Returns the smallest lane whose index along an axis differs from that of lane 0; 0 if there
+    is none."""
     return min((d.stride for d in share.digits if d.of_lanes), default=0)
 
 

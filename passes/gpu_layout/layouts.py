@@ -46,7 +46,9 @@ class Layouts:
             self._choose(node)
 
     def of(self, node: Node, vectors: Sequence[int] = ()) -> Layout:
-        """Returns the layout of a tile. A cheap tile has no own one: `vectors` of a use decide."""
+        """Returns the layout of a tile, from the shares that were chosen for the classes of its
+        dims. A cheap tile has no such shares: it gets a layout for the `vectors` of the use that
+        needs it."""
         if self.classes.is_cheap(node):
             sizes = sizes_of(node.tensor)
             return self.blocked(sizes, vectors or [0] * len(sizes))
@@ -68,7 +70,8 @@ class Layouts:
         return tuple(layout)
 
     def blocked(self, sizes: Sequence[int], vectors: Sequence[int], taken: int = 0) -> Layout:
-        """Returns a layout in which consecutive threads have vectors, see `blocked`."""
+        """Returns a layout in which consecutive threads have consecutive vectors, by the function
+        `blocked` with the threads of the kernel."""
         return blocked(sizes, vectors, self.threads, taken)
 
     def _choose(self, node: Node) -> None:

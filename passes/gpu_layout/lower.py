@@ -161,7 +161,11 @@ class Lowering:
     def _matmul(
         self, node: Node, layout: Layout, start: ThreadValue, pending: int = 0
     ) -> ThreadValue:
-        """A matmul added to `start`; the newest `pending` ones of warpgroups may be incomplete."""
+        """Builds a matmul whose sums are added to `start`.
+
+        Matmuls of warpgroups are asynchronous: waits until at most the newest `pending` ones are
+        incomplete.
+        """
         matmul = Matmul(node)
         on_units = self.instructions.uses_matrix_units(matmul)
         if not on_units or layout != self.instructions.layout_of(matmul):

@@ -93,7 +93,10 @@ class Prefetch:
         return self.shared.alloc(load.dtype, rows, pitch, inside=around, swizzle=swizzle)
 
     def _wait(self, memories: Sequence[Node], pending: int) -> list[Node]:
-        """Memories after all groups of copies have arrived but the newest `pending` ones."""
+        """Waits until all groups of asynchronous copies but the newest `pending` ones have arrived.
+
+        Returns the memories after that.
+        """
         made = self.tiles.b.op("async_wait", memories, {"pending": pending})
         if len(memories) == 1:
             return [made]
@@ -108,7 +111,10 @@ class Prefetch:
 
 
 def _substituted(node: Node, swap: Mapping[Node, Node], done: dict[Node, Node]) -> Node:
-    """A value with other nodes in place of some variables."""
+    """Rebuilds a value with the variables in `swap` replaced by other nodes.
+
+    `done` caches rebuilt nodes.
+    """
     if node in swap:
         return swap[node]
     if node.vars.isdisjoint(swap):

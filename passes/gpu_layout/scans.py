@@ -60,7 +60,11 @@ class Scan:
         return self.reductions.in_registers(value, self.kind, [len(value.layout) - 1])
 
     def _before(self, total: ThreadValue, digit: Digit) -> tuple[ThreadValue, ThreadValue]:
-        """For each group, the total of the groups before it and the total of all."""
+        """Scans over one digit of the index.
+
+        From the total of each group, returns the total of the groups before it, and the total of
+        all groups that differ from it in this digit only.
+        """
         if digit.of_lanes:
             return self._before_lanes(total, digit)
         if digit.of_warps:
@@ -78,7 +82,10 @@ class Scan:
     def _sum_before(
         self, everyone: ThreadValue, own: ThreadValue, axis: int
     ) -> tuple[ThreadValue, ThreadValue]:
-        """Along an axis of registers, the total of the indices before `own`, and that of all."""
+        """Reduces along an axis of registers: over the indices before `own`, and over all of them.
+
+        In a reverse scan, the indices before `own` are the larger ones.
+        """
         index = self.tiles.index(everyone.layout, axis)
         test = self.tiles.apply("gt" if self.reverse else "lt", index, own)
         before = self._select(test, everyone)

@@ -71,7 +71,8 @@ class SharedMemory:
         return self.tiles.op("load", args, memory.dtype, layout, vector_attr(vector))
 
     def uniform(self, value: ThreadValue) -> Node:
-        """A number that is the same in all threads, as a uniform scalar."""
+        """Converts a number that each thread has, and that is the same in all threads, to a uniform
+        scalar, which one thread stores and all load from shared memory."""
         if value.is_uniform:
             return value.node
         memory = self.alloc(value.dtype, 1, inside=[value.node])

@@ -44,7 +44,8 @@ class Values:
         carry(self.tiles.b, self.block, node, made)
 
     def memory(self, node: Node) -> Node:
-        """The memory that a memory of the tile level became."""
+        """Returns the memory of the lowered kernel that replaces `node`, a memory of the tile-level
+        kernel."""
         return self.scalar(node).node
 
     def scalar(self, node: Node) -> ThreadValue:

@@ -50,7 +50,11 @@ def _item(group: Node, index: int, count: int, like: Node) -> Node:
 
 
 def _unfused_gemms(group: Node, body: Block) -> list[Node]:
-    """Fuses the epilogue to the first matmul only. It reads the results of the other matmuls."""
+    """Computes each matmul but the first in a kernel of its own.
+
+    The rest of the group is one kernel with the first matmul and the epilogue, which reads the
+    other results from memory. Returns the results of the group.
+    """
     outside = dict(zip(body.params, group.args, strict=True))
     bare = {
         dot: alone(Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type))

@@ -62,10 +62,11 @@ class Tile:
         return (self.rows + self.products * self.lanes) * self.step * size
 
     def fitted(self, dtype: DType, gpu: Gpu, held: int = 1) -> Tile | None:
-        """Reduces the stages to what fits in shared memory; None if not one fits.
+        """Returns the tile with as many of its stages as fit in shared memory.
 
-        Sums take at most half of the registers of a multiprocessor. If they are stored more than
-        once (`held`), they also take at most half of the registers of the threads.
+        None if not one stage fits, or if the sums take more than half of the registers of a
+        multiprocessor. With several copies of the sums (`held` > 1), they must also fit in half of
+        the registers of the threads.
         """
         stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
         sums = held * self.sums(dtype)
@@ -223,7 +224,9 @@ def _work(node: Node) -> float:
 
 
 def whole_waves(down: int, across: int, gpu: Gpu) -> int:
-    """Returns how many of the `down` rows of `across` tiles are covered by full waves."""
+    """Returns the rows of tiles that full waves compute, for a grid of `down` rows of `across`
+    tiles. A full wave has one tile for each multiprocessor; the rows that are left are the partial
+    wave."""
     return down * across // gpu.processors * gpu.processors // max(1, across)  # there may be none
 
 

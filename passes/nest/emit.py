@@ -94,7 +94,9 @@ def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Nod
 def _domain(
     body: Block, root: Node, results: Sequence[Node] = ()
 ) -> tuple[Node, Index, dict[Node, Index]] | None:
-    """The index space that the axes of a node span; None if it does not reach all results.
+    """Returns `root`, a symbol for each of its axes, and the index of each value in these symbols.
+
+    None if these axes do not determine the index of every result.
 
     Args:
         body: the body of the group.
@@ -116,7 +118,10 @@ def _domain(
 def _is_full(
     root: Node, axes: Index, places: Mapping[Node, Index], results: Sequence[Node]
 ) -> bool:
-    """True if results can share the loops of a space: if a matmul spans it, they have all axes."""
+    """True if the results can share the loops over the axes of `root`.
+
+    If `root` is a matmul, the index of each result must use every axis of more than one element.
+    """
     needed = {str(a) for a, extent in zip(axes, root.shape, strict=True) if static(extent) > 1}
     return not is_contraction(root) or all(
         needed <= {s.name for d in places[r] for s in symbols(d)} for r in results
@@ -282,7 +287,8 @@ class _Nest:
         axes: Sequence[Dim],
         reduced: Collection[int],
     ) -> None:
-        """Lets reductions over a reduction axis of the space use the variable of that axis."""
+        """Lets each reduction that runs over a reduction axis of the loop space use the loop
+        variable of that axis, so that it gets no loop of its own."""
         known = {str(v): i for i, v in enumerate(iter_vars)}
         for node in self.body.nodes:
             if not _reduces(node) or node.args[0] not in places:
@@ -340,7 +346,8 @@ class _Nest:
 
 
 def _at(result: Node, place: Index) -> Index:
-    """The index of a result, without that of a part of the streamed axis."""
+    """Returns the last indices of `place`, one for each axis of a stream's result: without the
+    index of a part of the streamed axis."""
     return place[len(place) - result.tensor.rank :]
 
 

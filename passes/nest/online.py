@@ -92,7 +92,11 @@ class Online:
         return StreamSpace(_real(kept), _real(inner), [(*parts, *place) for place in places])
 
     def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
-        """The axis of each iteration variable; a result as long as the streamed axis shares it."""
+        """Creates a loop axis for each iteration variable.
+
+        A variable that only results have, and that is as long as the streamed axis, gets the
+        streamed axis itself.
+        """
         known: dict[str, Dim] = {}
         for number, variable in enumerate(where.iter_vars):
             (own,) = symbols(variable)
@@ -140,7 +144,7 @@ class Online:
         return self.states.index(state)
 
     def _asked(self, result: Node, index: Index) -> list[Asked]:
-        """The states from which an element of a result is computed."""
+        """Returns the states that an element of a result reads, each with its index and guard."""
         found: dict[Asked, None] = {}
 
         def given(state: Node) -> Given:
@@ -154,7 +158,7 @@ class Online:
         return list(found)
 
     def _vars(self, asked: Asked) -> frozenset[Node]:
-        """The loop variables on which a state depends."""
+        """Returns the loop variables on which the index and the guard of a state depend."""
         _, index, guard = asked
         found = frozenset(v for name in _names(index) for v in self.scope.variables[name].vars)
         return found if guard is None else found | guard.vars
@@ -243,14 +247,16 @@ class _Iteration:
         return self.news[key]
 
     def complete(self) -> list[Asked]:
-        """Adds the states that others are rescaled by. Returns all, in the order of the stream."""
+        """Computes the new value of each state whose old value is read, as when others are rescaled
+        by it. Returns all states, in the order of the stream."""
         while missing := [key for key in self.olds if key not in self.news]:
             self.new(*missing[0])
         return sorted(self.news, key=lambda key: key[0])
 
 
 def _loads_unmasked(made: Node, test: Node) -> Node:
-    """Removes the mask of loads whose index does not depend on the tested variables."""
+    """Removes mask `test` from the loads in `made` whose indices do not depend on the variables
+    that it tests: the elements that they load exist."""
     known: dict[Node, Node] = {}
     for load in filter(is_load, _inside(made)):
         index, mask, _ = access_parts(load)

@@ -123,7 +123,8 @@ class Scope:
         return self.b.sub(quotient, self.int(raised)) if raised else quotient
 
     def data_place(self, value: Node, size: int) -> Expr:
-        """The symbol of an index that is computed from data, along an axis of a size."""
+        """Returns a symbol for the integer `value`, which is data, as an index along an axis of
+        `size` elements. Equal values share one symbol."""
         key = self.cast(value, self.integer), size
         if key not in self._data:
             name = self.fresh.own("at")

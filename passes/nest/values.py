@@ -81,7 +81,7 @@ class Scalars:
             self._shared[reduction, axis] = place
 
     def fork(self, given: Mapping[Node, Given]) -> Scalars:
-        """Builds elements in the same scope, some of whose operands are built elsewhere."""
+        """Returns a builder in the same scope that takes the values `given` from functions."""
         return Scalars(self.scope, self.memory, *self._program, self, given)
 
     # ---- values
@@ -160,7 +160,7 @@ class Scalars:
         return self._base.value(node, index, guard)
 
     def _is_in_base(self, node: Node) -> bool:
-        """True if an element depends on no given value, so that all loops can share it."""
+        """True if an element depends on no `given` value: `base` builds it once for all loops."""
         if self._base is None:
             return False
         free = self._is_free
@@ -304,14 +304,14 @@ class Scalars:
         return self.total(kind, places, value)
 
     def _along(self, node: Node, axis: int, extent: int, index: Index, guard: Node | None) -> Dim:
-        """The axis of a reduction: the shared one, unless an enclosing loop runs over it."""
+        """Returns the shared loop axis of a reduction; a new one if none, or if it is around."""
         shared = self._shared.get((node, axis))
         if shared is None or self._is_around(shared, index, guard):
             return self.scope.axis("r", extent)
         return shared
 
     def _is_around(self, axis: Expr, index: Index, guard: Node | None) -> bool:
-        """True if the element at an index is computed inside of a loop over an axis."""
+        """True if an element is computed inside of a loop: its index or guard uses that axis."""
         var = self.scope.variables[str(axis)]
         moved = {s.name for d in index for s in symbols(d)}
         outside = {v for name in moved for v in self.scope.variables[name].vars}

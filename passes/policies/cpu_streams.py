@@ -144,10 +144,8 @@ class CpuStreams(StepLowering[Cpu]):
         return any(self.target.mmas(product_types(dot)) for dot in dots)
 
     def _order(self, made: LoweredKernel, row: str, column: str) -> list[str]:
-        """Make the rows the innermost loop around all results, but for columns.
-
-        Returns the axes of the loops that are distributed.
-        """
+        """Reorders the nest so that the loop over rows is innermost, except for the loop over
+        columns. Returns the axes that are distributed over threads, outermost first."""
         (now,) = nests(made.kernel) or [[]]
         last = [a for a in (row, column) if a in now]
         first = [a for a in now if a not in last]
@@ -184,7 +182,8 @@ class CpuStreams(StepLowering[Cpu]):
             made.may(BoundLoops(panel).because("a mask hides all other panels"))
 
     def _apart(self, made: LoweredKernel, key: str, column: str) -> list[str]:
-        """Give products loops of their own. Returns the axes of these loops."""
+        """Splits the loops over a panel so that each product has loops of its own, which one `dot`
+        can replace. Returns the axes of these loops."""
         products: list[str] = []
         while inner := next(_sums(made.kernel, key), ""):
             name = next(n for n in PRODUCTS if n not in products)
@@ -202,7 +201,11 @@ class CpuStreams(StepLowering[Cpu]):
         return products
 
     def _cut(self, made: LoweredKernel) -> str:
-        """Tile the loop that adds products to states with columns. Returns its inner axis."""
+        """Splits the loop over the columns of states into tiles whose sums fit in registers.
+
+        Before that, copies rows to local memory if they are strided or have to be converted to f32.
+        Returns the axis inside of a tile; the axis of columns if one tile has them all.
+        """
         for memory, access in strided_accesses(made.kernel, COLUMNS).items():
             if access.is_read and (access.dtype != F32 or access.gap > 1):
                 step = StageMem(memory, COLUMNS, self._wide(access.dtype))
@@ -308,13 +311,14 @@ def _is_run(operand: Operand, dot: BlockDot) -> bool:
 
 
 def _branches(kernel: Node) -> list[str]:
-    """The axes of branches."""
+    """Returns the axes of the loops of kind `branch`, whose body runs once or not at all."""
     loops = (loop for loop, _ in all_loops(kernel) if loop.attrs["kind"] == "branch")
     return list(dict.fromkeys(map(axis_of, loops)))
 
 
 def _sums(kernel: Node, key: str) -> Iterator[str]:
-    """The axes of loops that carry values in the loops over keys."""
+    """Yields the axes of loops directly inside of the loops over keys that carry values, such as
+    the sum of a product."""
     for loop, _ in loops_along(kernel, key):
         for node in loop.blocks[0].nodes:
             if is_loop(node) and not stores_only(node):
@@ -322,7 +326,8 @@ def _sums(kernel: Node, key: str) -> Iterator[str]:
 
 
 def _factors(kernel: Node, key: str, columns: Collection[str]) -> Iterator[Node]:
-    """The factors of sums over keys that all columns share, unless they are inputs."""
+    """Yields factors of sums over keys that depend on the key but not on the column, so that one
+    computation serves all columns. Factors that are loaded from memory are left out."""
     for loop, around in loops_along(kernel, key):
         outer = [n.blocks[0].params[0] for n in around if axis_of(n) in columns]
         block = loop.blocks[0]

@@ -60,8 +60,11 @@ def _why_not(scan: Node, gpu: Gpu) -> str:
 
 
 def _blocks(sizes: list[int], scanned: int, gpu: Gpu) -> list[int]:
-    """The block size of each axis: as much of the scanned one as a tile takes, then whole lines as
-    long as each processor has a program."""
+    """Returns the block size of each axis.
+
+    The scanned axis gets as much as a tile takes. A tile gets several lines if every multiprocessor
+    still has a program.
+    """
     blocks = [1] * len(sizes)
     blocks[scanned] = min(gpu.scans.tile, max(2, power_of_two(sizes[scanned])))
     lines = prod(sizes) // sizes[scanned]

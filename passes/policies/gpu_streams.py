@@ -206,7 +206,8 @@ class StreamSteps:
         return made
 
     def _block(self, name: str) -> int:
-        """The block size of an axis that a tile has as a whole, if it fits."""
+        """Returns the block size of an axis: its whole extent, rounded up to a power of two, if a
+        tile must have all of it or if it is short. A longer contracted axis is split."""
         extent = self.extents[name]
         block = max(MATRIX, power_of_two(extent))
         is_whole = name in self.lanes or extent <= self.gpu.matmuls.whole_depth

@@ -46,7 +46,8 @@ class MixOrderSpace:
         return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
 
     def most_elements(self, gpu: Gpu) -> int:
-        """The largest tile whose partial sums, of the same size each, also fit in registers."""
+        """Returns the most elements of a tile for which registers have room, together with a tile
+        of partial sums of the same size for each column reduction."""
         return gpu.tile_registers // (len(self.across) + 2)
 
 
@@ -112,7 +113,8 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
 
 
 def _reached(place: Index, iter_vars: Index) -> int:
-    """The number of elements that the axes of an index cover."""
+    """Returns how many elements an index addresses: the product of the extents of the iteration
+    variables that it uses."""
     named = _names(place)
     return prod(bounds(m)[1] + 1 for m in iter_vars if str(m) in named)
 

@@ -276,7 +276,11 @@ class ProductSteps:
         return all(nest.row for nest in self.nests)
 
     def _walk(self, name: str) -> list[Step]:
-        """The steps for the loop over blocks of the contracted axis."""
+        """Returns the steps for the loop over blocks of the contracted axis.
+
+        Several matmuls share one loop; a matrix-vector product accumulates partial sums and
+        prefetches. No steps if there is one block.
+        """
         count = self._count(name, self._depth(name))
         if count == 1:
             return []

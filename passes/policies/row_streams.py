@@ -82,7 +82,10 @@ class RowStreams(StepLowering[Gpu]):
         return static(streamed_extent(self.group))
 
     def _usual(self) -> ReductionLoop:
-        """The loop over a row that suits the stream."""
+        """Returns the default block size, warps and prefetch depth of the loop over a row.
+
+        They depend on whether a second loop reads the row, and whether the row fits in registers.
+        """
         walk = self.walk
         if not self.shape.along:
             return ONCE

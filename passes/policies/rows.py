@@ -173,7 +173,8 @@ def _is_of_rows(gather: Node) -> bool:
 
 
 def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
-    """Halves a tile until there are two programs for each multiprocessor, or it is `least`."""
+    """Halves a block size until its programs are at least two for each multiprocessor, or until it
+    is `least`. `elements` is the number of elements of all programs together."""
     while block > least and elements // block < 2 * gpu.processors:
         block //= 2
     return block
@@ -280,7 +281,8 @@ class RowSteps:
         return held_tiles(step, self._extent(name), self.space.inputs, running, self.gpu)
 
     def _has_mates(self) -> bool:
-        """True if two reductions over the reduction axes are independent."""
+        """True if there are two reductions over the reduction axes that do not depend on each
+        other, so that one loop can compute both."""
         body = topological(self.space.results)
         own = [n for n in body if is_reduction(n) and tuple(n.attrs["axes"]) == self.space.reduced]
         behind = {n: set(topological([n.args[0]])) for n in own}

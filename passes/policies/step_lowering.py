@@ -73,12 +73,18 @@ class StepLowering(ABC, Generic[Machine]):
         return plain_nest(self.group, self.target)
 
     def check(self) -> None:
-        """Raises CannotTile if the group has no kernel, as far as its plain loop nest tells."""
+        """Raises CannotTile if the group has no plain loop nest.
+
+        Lowerings may check more, if that needs no steps.
+        """
         _ = self.nest
 
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy, in order. Raises CannotTile."""
+        """Applies the steps of the policy to the nest, in order.
+
+        Raises CannotTile if the group turns out to have no kernel.
+        """
 
     def made(self) -> LoweredKernel:
         """Returns the kernel with its steps. Raises CannotTile."""

@@ -19,7 +19,10 @@ from stack.ir.traits import (
 
 
 def slope(line: Dim, name: str) -> Dim:
-    """Returns the growth of an expression from 0 to 1 of a symbol; a number if it is linear."""
+    """Returns the growth of an expression when symbol `name` goes from 0 to 1.
+
+    For a linear expression, this is the coefficient of the symbol, a number.
+    """
     return add(substitute(line, {name: 1}), mul(substitute(line, {name: 0}), -1))
 
 
@@ -51,7 +54,10 @@ def affine(node: Node, index: Index) -> Dim | None:
 
 
 def _chosen(sign: int, a: Dim, b: Dim) -> Dim | None:
-    """Returns the larger (1) or smaller (-1) value if the bounds decide; else None."""
+    """Returns the larger of two expressions if `sign` is 1, the smaller if it is -1.
+
+    None if the bounds of their symbols do not determine which one that is.
+    """
     if less_equal(a, b):
         return b if sign > 0 else a
     if less_equal(b, a):
@@ -60,7 +66,8 @@ def _chosen(sign: int, a: Dim, b: Dim) -> Dim | None:
 
 
 def _decided(node: Node, index: Index) -> bool | None:
-    """Returns the value of a comparison if the bounds of positions decide it; else None."""
+    """Returns the value of a comparison at an index, if it is the same for all values of the
+    symbols. None if it is not, if an operand is not affine, or for other nodes."""
     if ops.is_view(node):
         return _decided(node.args[0], ops.pull(node, index)[0])
     facts = ops.algebra_of(node)

@@ -63,7 +63,10 @@ def _pull(node: Node, index: Index) -> Placed:
 
 
 def _push(user: Node, source: Node, index: Index) -> Index | None:
-    """Returns the index of a user, from that of one operand; None if it does not follow."""
+    """Returns the index of node `user`, given the index of its operand `source`.
+
+    None if that does not determine the index of `user`.
+    """
     relation = ops.relation_of(user)
     if not isinstance(relation, Linear):
         return None

@@ -11,14 +11,15 @@ from stack.passes.tiling.frame import CannotTile
 
 
 class StreamAxes:
-    """The one axis of rows of a stream, and the one of columns.
+    """The axis of the rows of a stream, and the axis of its columns.
 
     Every state has the rows; wide states, which are dots, the columns too.
 
     Attributes:
-        placed: where states and results sit.
-        sizes: of the axes.
-        column: "" where it has none.
+        placed: the indices of states and results.
+        sizes: the extent of each axis.
+        row: the axis of the rows.
+        column: the axis of the columns; "" if no state has columns.
     """
 
     def __init__(self, stream: Node) -> None:

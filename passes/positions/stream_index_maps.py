@@ -82,7 +82,8 @@ class _Placing:
         return made
 
     def _enter(self, found: Mapping[Node, Index]) -> None:
-        """Adds the indices that the block `finish` determines."""
+        """Records the indices of states and results in `found`, which are those that the block
+        `finish` determines from a known one."""
         for state, param in self.pairs:
             if param in found:
                 self.states.setdefault(state, found[param])
@@ -134,7 +135,8 @@ class _Placing:
 
 
 def _covers(table: Mapping[str, Dim], iter_vars: Index) -> bool:
-    """True if the indices take all values of the variables that they replace, each once."""
+    """True if the expressions in `table`, which replace iteration variables, take each combination
+    of the values of these variables exactly once."""
     told = [m for m in iter_vars if str(m) in table]
     if any(bounds(table[str(m)]) != bounds(m) for m in told):
         return False

@@ -39,7 +39,10 @@ def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
 
 
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
-    """The index at which a node is read in a step; None if there are several."""
+    """Returns the index at which one step of a stream reads node `target`.
+
+    None if it reads the node at several indices, or not at all.
+    """
     found: set[Index] = set()
     for state in states.results:
         for operand, place in operands_of(state, at[state]):

@@ -16,13 +16,13 @@ from stack.passes.tiling.frame import CannotTile
 
 @dataclass(frozen=True)
 class StreamShape:
-    """Marks of the axes of a stream's states.
+    """The roles of the axes of a stream's states. An axis is named by its iteration variable.
 
     Attributes:
-        row: the mark of the rows of a tile; "" if it has none.
-        lanes: the marks of axes that a tile has in full.
-        along: the mark of the streamed axis, if a result has it; else "".
-        extents: of all iteration variables.
+        row: the axis of the rows of a tile; "" if it has none.
+        lanes: the axes that a tile has in full.
+        along: the streamed axis, if a result has it; else "".
+        extents: the extent of each axis.
         is_split: whether partial states may be merged: no result has the streamed axis.
     """
 
@@ -74,7 +74,8 @@ def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mappin
 
 
 def memory_side(state: Node) -> int:
-    """The operand of a dot that is in memory, 0 or 1; the other one is computed."""
+    """Returns the number of the operand of a dot that is read from memory, 0 or 1, while the other
+    one is computed. 1 if both or neither are in memory."""
     return 0 if is_in_memory(state.args[0]) and not is_in_memory(state.args[1]) else 1
 
 
@@ -86,7 +87,10 @@ def is_in_memory(node: Node) -> bool:
 
 
 def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
-    """Marks of axes that only the operand of a dot in memory has. A tile has all of them."""
+    """Returns the axes that only a dot's operand in memory has, not the computed operand.
+
+    A tile has all elements along them.
+    """
     found: set[str] = set()
     for state, place in places.items():
         if not is_contraction(state):

@@ -44,7 +44,13 @@ class DataLimit:
 
 @dataclass(frozen=True)
 class VisibleRegion:
-    """Visible region: all of `bounds` are >= 0; `exact` if there is no other condition."""
+    """The positions at which elements are visible.
+
+    Attributes:
+        bounds: affine expressions of positions, all of which are >= 0 there.
+        exact: True if there is no condition besides `bounds`.
+        limits: limits of the streamed position by data.
+    """
 
     bounds: tuple[Dim, ...] = ()
     exact: bool = True
@@ -84,10 +90,9 @@ def _behind(node: Node) -> Node:
 
 
 def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
-    """Returns the nodes that are -inf or 0 if a node is `fill`, which is one of the two.
-
-    None if such an element is more than the identity of the reduction for some state.
-    """
+    """Returns the nodes that are 0 or -inf at an element for which node `start` is `fill`, itself 0
+    or -inf. None if the element is not hidden: some state would combine with another value than the
+    identity of its reduction."""
     known = {start: fill}
     for node in states.nodes:
         if node not in known and not known.keys().isdisjoint(node.args):
@@ -102,7 +107,8 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
 
 
 def known_value(node: Node, known: Mapping[Node, float]) -> float | None:
-    """Evaluates a node with some known operands, if any finite others give the same value."""
+    """Returns the value of a float node if constants and the values in `known` determine it,
+    whatever finite numbers the other operands are. None if they do not."""
     op = ops.lookup(node.op)
     if not isinstance(node.type, TensorType) or not node.dtype.is_float:
         return None
@@ -164,7 +170,8 @@ def _order(node: Node, positive: bool) -> Algebra:
 
 
 def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
-    """Returns the limit of a streamed position, or of its block number, by a value of the row."""
+    """Returns the limit that a comparison with data sets to the streamed position, or to the number
+    of its block. The data must not depend on that position. None for other comparisons."""
     place, value = node.args
     scale = _blocks(affine(place, index), _streamed_place(index))
     if not scale or not value.tensor.rank:
@@ -183,7 +190,8 @@ def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
 
 
 def _blocks(number: Dim | None, place: Dim | None) -> int:
-    """Returns how many positions share one number: 1 for the position itself; 0 if unrelated."""
+    """Returns how many consecutive positions have the same `number`: 1 if it is the position
+    itself, n if it is position // n, 0 otherwise."""
     if number is None or place is None:
         return 0
     if number == place:

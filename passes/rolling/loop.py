@@ -132,7 +132,8 @@ class _Loop:
     # ---- values read from outside
 
     def _seen(self) -> dict[int, dict[int, Node]]:
-        """Returns the nodes of steps that others use, by position in a step, then by step."""
+        """Returns the nodes of steps that the rest of the block reads or returns, by position in a
+        step, then by the number of the step."""
         steps = self.steps
         inside = set(steps.order[steps.first : steps.end])
         used = [r for r in self.block.results if r in inside]

@@ -78,7 +78,8 @@ def with_zeros(x: Node, low: Sequence[int], high: Sequence[int]) -> Node:
 
 
 def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
-    """Returns the image elements that one tap reads, for each element of the result."""
+    """Slices a padded image: for each element of the result, the image element that one tap of the
+    window multiplies."""
     at, sizes = node.attrs, node.shape[2:]
     start = tuple(t * d for t, d in zip(tap, at["rhs_dilation"], strict=True))
     reach: list[Any] = [
@@ -94,7 +95,8 @@ def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
 
 
 def _column(flat: Node, number: int, node: Node, wide: Any) -> Node:
-    """Returns one tap of each channel's weight, broadcast to the result."""
+    """Returns the weights of tap `number`, one for each channel, broadcast to the shape of the
+    result."""
     channels = flat.shape[0]
     attrs = {"start": (0, number), "limit": (channels, number + 1), "step": (1, 1)}
     column = _cast(reshaped(make("slice", (flat,), attrs), (channels,)), wide)

@@ -94,7 +94,11 @@ def _past_units(x: Node) -> Perm | None:
 
 
 def _ordered(x: Node) -> tuple[Node, Perm] | None:
-    """Returns the operand and `perm` of a transposed value, ignoring added axes of size 1."""
+    """Returns the array of which a value is the transpose, with the `perm`.
+
+    If a reshape added axes of size 1 to the transpose, the array gets them too. None if the value
+    is no transpose.
+    """
     perm = axis_order(x)
     if perm is not None:
         return x.args[0], perm

@@ -15,7 +15,10 @@ Told = tuple[tuple[Axes, ...], ...]  # for each value of a node, for each dim, i
 
 
 class FactorSplit(NamedTuple):
-    """The axes by which one value of a node splits a factor."""
+    """The mesh axes by which the sharding of one value of a node splits a factor.
+
+    `value` is the number of the value, operands first; `bytes` is its size.
+    """
 
     factor: str
     axes: Axes
@@ -24,7 +27,8 @@ class FactorSplit(NamedTuple):
 
 
 class DimSplit(NamedTuple):
-    """A dim of a value that may be split by axes, with the factor and the value that imply it."""
+    """A dim of one value of a node that mesh axes may split further, because a sharding of value
+    `source` splits `factor` by them. `value` and `source` are numbers of values."""
 
     value: int
     dim: int
@@ -48,7 +52,9 @@ class Agreement(NamedTuple):
 
 
 def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[FactorSplit]:
-    """Returns the axes by which values split factors; the largest value first."""
+    """Returns the splits of factors that the shardings of a node's values imply; that of the
+    largest value first. `told`: the mesh axes of each dim of each value. `sizes`: the bytes of each
+    value."""
     found = [
         FactorSplit(factor, axes, number, sizes[number])
         for number, (dims, own) in enumerate(zip(factors.values, told, strict=True))
@@ -59,7 +65,11 @@ def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[FactorSp
 
 
 def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: bool) -> Agreement:
-    """Returns the consequences without deciding conflicts; splits reduced factors if `reduces`."""
+    """Returns which dims the shardings of a node's values let split further.
+
+    Conflicts stay undecided: splits are cut down to what no other value contradicts. Without
+    `reduces`, splits of reduced factors, which leave partial sums, are ignored.
+    """
     order = heard(factors, told, sizes)
     kept = order if reduces else [h for h in order if h.factor not in factors.reduced]
     sure = [_agreed(h, kept) for h in kept]
@@ -70,7 +80,10 @@ def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: boo
 
 
 def together(order: Iterable[FactorSplit]) -> list[FactorSplit]:
-    """Returns a consistent subset, earlier entries first, with conflicting last axes cut off."""
+    """Returns splits that do not contradict each other.
+
+    Earlier ones in `order` win; later ones lose their last mesh axes, as many as conflict.
+    """
     chosen: dict[str, FactorSplit] = {}
     for h in order:
         found = _agreed(h, [c for f, c in chosen.items() if f != h.factor])
@@ -81,7 +94,8 @@ def together(order: Iterable[FactorSplit]) -> list[FactorSplit]:
 
 
 def _agreed(h: FactorSplit, others: Sequence[FactorSplit]) -> FactorSplit:
-    """Returns an entry with the longest prefix of its axes that no other contradicts."""
+    """Returns split `h` without its last mesh axes, as many as make it contradict a split in
+    `others`."""
     found = h
     while found.axes and any(rivals(found, other) for other in others if other is not h):
         found = found._replace(axes=found.axes[:-1])
@@ -89,7 +103,8 @@ def _agreed(h: FactorSplit, others: Sequence[FactorSplit]) -> FactorSplit:
 
 
 def growths(factors: Factors, told: Told, chosen: Iterable[FactorSplit]) -> tuple[DimSplit, ...]:
-    """Returns the dims that would be split by more axes than now."""
+    """Returns the dims of values that the splits `chosen` would split by more mesh axes than the
+    shardings `told` do."""
     split: Split = {h.factor: h.axes for h in chosen}
     source = {h.factor: h.value for h in chosen}
     found: list[DimSplit] = []
@@ -104,7 +119,8 @@ def growths(factors: Factors, told: Told, chosen: Iterable[FactorSplit]) -> tupl
 
 
 def rivals(first: FactorSplit, second: FactorSplit) -> bool:
-    """True if two entries contradict each other."""
+    """True if two splits contradict each other: they use one mesh axis for two factors, or split
+    one factor by axes of which neither list begins with the other."""
     if first is second:
         return False
     if first.factor == second.factor:

@@ -85,12 +85,14 @@ class Cell:
         self.lie((*self.axes[:dim], joined(axes), *self.axes[dim + 1 :]))
 
     def lie(self, axes: tuple[Axes, ...]) -> None:
-        """Sets the axes that split each dim."""
+        """Sets the mesh axes that split each dim, and `code`, the number of this combination of
+        axes."""
         self.axes, self.code = axes, _CODES.setdefault(axes, len(_CODES))
 
     @cached_property
     def waits(self) -> bool:
-        """True if some of its dims are propagated in a later round than others."""
+        """True if the user gave some dim a priority: the dim is propagated in a later round than
+        dims of priority 0."""
         return any(dim.priority for dim in self.asked)
 
     def sharding(self, mesh: Mesh) -> Sharding:
@@ -233,7 +235,9 @@ class CellGraph:
         self.ties.append(CellTie(node, path, factors, cells, tuple(values), level, sizes, found))
 
     def _said(self, value: CellValue) -> None:
-        """Creates the cell of a value, or adds the value's annotation to it."""
+        """Finds or creates the cell of a value, and sets the sharding with which the program
+        annotates it, if any. Raises RuleError if that is on another mesh, or differs from the
+        annotation of another value of the cell."""
         shape = tuple(int(cast("int", n)) for n in value.type.shape)
         root, said = self._root(value), value.type.sharding
         cell = self.cells.get(root)
@@ -257,5 +261,6 @@ class CellGraph:
 
 
 def _copied(type_: TensorType) -> Factors:
-    """Returns the factors of an identity."""
+    """Returns the factors of an op that copies its operand: one for each dim, shared by operand and
+    result."""
     return factors_of(Node("reshard", (param("x", type_),), {}, type_))

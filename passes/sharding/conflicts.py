@@ -72,7 +72,8 @@ class Decisions(NamedTuple):
     seeds: Mapping[CellValue, Mapping[MeshAxis, str]]
 
     def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Decisions:
-        """Returns the decisions with one more, and with the nodes that are known to need it."""
+        """Returns the decisions with one more: `factor` gets the mesh axis of `conflict`, and of
+        all known conflicts of equal nodes."""
         made = Decisions({**self.choices, conflict.key: factor}, self.seeds)
         for other in conflicts.values():
             if other.key == conflict.key:
@@ -80,7 +81,8 @@ class Decisions(NamedTuple):
         return made
 
     def seeded(self, conflict: Conflict, factor: str) -> Decisions:
-        """Returns the decisions with one more node that they apply to."""
+        """Returns the decisions with the node of `conflict` added to the nodes to which they apply:
+        `factor` gets the mesh axis there."""
         own = {**self.seeds.get(conflict.value, {}), conflict.axis: factor}
         return Decisions(self.choices, {**self.seeds, conflict.value: own})
 
@@ -100,18 +102,25 @@ class _Decider:
     known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def spread(self, made: Decisions, tell: Tell | None = None) -> Conflicts:
-        """Propagates; returns the conflicts that it met."""
+        """Propagates shardings from the annotations on, under some decisions.
+
+        Returns the conflicts that are met.
+        """
         self.program.reset()
         spread = Propagation(self.program, tell, made.choices, made.seeds)
         spread.run()
         return spread.conflicts
 
     def tried(self, made: Decisions) -> Trial:
-        """Returns the trial of some decisions."""
+        """Propagates under some decisions.
+
+        Returns the bytes that a rank then sends, and the conflicts that remain.
+        """
         return Trial(made, self.spread(made), self._bytes())
 
     def taken(self, trial: Trial) -> tuple[Decisions, Conflicts]:
-        """Accepts a trial: other nodes that it applies to are seeded like the first."""
+        """Accepts the decisions of a trial, and applies them to conflicts of equal nodes too, also
+        to those met only then. Returns the decisions and the conflicts that remain."""
         made, conflicts = trial.made, trial.conflicts
         while alike := [c for c in conflicts.values() if c.key in made.choices]:
             for conflict in alike:

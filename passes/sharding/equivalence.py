@@ -102,7 +102,8 @@ def _kinds(block: Block) -> dict[Node, int]:
 
 
 def _own(node: Node) -> object:
-    """Returns a key of a node that does not depend on its position."""
+    """Returns a key that equal nodes share wherever they are in the program: the type of a
+    parameter, the node on new parameters for others."""
     return node.type if node.op == "param" else alone(node)
 
 

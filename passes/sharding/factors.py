@@ -95,7 +95,9 @@ class Factors:
     def _taken(
         self, factor: str, axes: Sequence[MeshAxis], is_shared: bool
     ) -> tuple[list[MeshAxis], list[MeshAxis]]:
-        """Returns the axes that fit into a factor, and those that are left for the next."""
+        """Returns the mesh axes that fit into a factor, and those that are left for the next factor
+        of the dim. If factors share the dim (`is_shared`), axes must divide the factor, and an axis
+        may be split in two for that."""
         size, taken, rest = self.sizes[factor], list[MeshAxis](), list(axes)
         if not is_shared:
             while rest and size_of([*taken, rest[0]]) <= size:
@@ -203,7 +205,8 @@ def _kind(node: Node) -> str:
 
 
 def _looks_up(node: Node) -> bool:
-    """True if a node gathers from elements of which each is on one rank: other ranks add 0."""
+    """True for a gather of integers or floats whose indexed axis may be split: each element is on
+    one rank, the other ranks read 0, and the sum over ranks is the element."""
     return reads_by_data(node) and node.dtype.kind in "fiu"
 
 
@@ -213,7 +216,11 @@ def _is_cut(node: Node) -> bool:
 
 
 def _whole(node: Node, relation: Linear) -> set[str]:
-    """Returns axes that every rank needs whole: marked ones, except windows with equations."""
+    """Returns the axes of a node's domain that mesh axes must not split: those that its rule marks.
+
+    Axes that are read through windows may be split, and all axes of a gather for which `_looks_up`
+    is true.
+    """
     if _looks_up(node):
         return set()
     rule = ops.rule_of(node)

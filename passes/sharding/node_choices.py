@@ -87,12 +87,14 @@ class Chooser:
         return min(found, key=lambda c: (c.bytes + self._share(c, work), *self._less(c)))
 
     def _share(self, choice: NodeChoice, work: int) -> int:
-        """Returns the work of a rank, as the bytes that it could send in that time."""
+        """Returns the work of one rank, in bytes that it could send in the time of that work."""
         ranks = size_of([a for axes in choice.split.values() for a in axes])
         return int(work / ranks / self.balance)
 
     def _less(self, choice: NodeChoice) -> tuple[int, int]:
-        """Ranks ways of equal bytes: first no partial sums, then most of the work split."""
+        """Returns the sort key of ways to compute a node that send equal bytes: those with the
+        fewest partial operands first, of these the one that splits the work among the most ranks.
+        """
         is_open = sum(size_of(s.partial) > 1 for s in choice.needs)
         return is_open, -size_of([a for axes in choice.split.values() for a in axes])
 
@@ -146,7 +148,8 @@ class Chooser:
                 yield choice
 
     def _partials(self, split: Split) -> Iterator[tuple[Axes, tuple[int, ...]]]:
-        """Yields partial sums that may stay: axes, and the operands in which the node is linear."""
+        """Yields mesh axes along which operands may stay partial sums, with these operands: the
+        node is linear in them. The first one is none."""
         yield (), ()
         used = [a for axes in split.values() for a in axes]
         for group in linear_groups(self.node):

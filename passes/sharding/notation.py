@@ -46,7 +46,10 @@ class _Placer:
         self.told: dict[str, tuple[str, Sharding]] = {}
 
     def place(self, name: str, entries: str, text: str) -> None:
-        """Applies one text."""
+        """Gives all values or results whose names match `name` the sharding in `entries`.
+
+        Raises UsageError, which quotes `text`, if there are none.
+        """
         result = _RESULT.fullmatch(name)
         if result is not None and name not in self.names:
             count = len(self.old.results)
@@ -66,7 +69,7 @@ class _Placer:
             self.placed[node] = self._type(node.tensor, what, entries, text)
 
     def _what(self, name: str, node: Node) -> str:
-        """Returns a value with its source lines, for messages."""
+        """Describes a value for messages: its name and its source lines."""
         lines = ", ".join(self.old.body.locs.get(node, ()))
         return f"{name} ({lines})" if lines else name
 

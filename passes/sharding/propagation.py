@@ -28,7 +28,13 @@ from stack.passes.sharding.cells import Cell, CellGraph, CellTie, CellValue
 
 
 class Round(NamedTuple):
-    """A round: it asks ties up to a level, may split reduced factors, and may decide conflicts."""
+    """One round of propagation.
+
+    Attributes:
+        level: ties of higher levels are left to later rounds.
+        reduces: whether reduced factors may be split.
+        decides: whether conflicts may be decided.
+    """
 
     level: int
     reduces: bool
@@ -101,7 +107,8 @@ class Propagation:
                 self._round(priority, turn)
 
     def _round(self, priority: int, turn: Round) -> None:
-        """Asks ties in program order, repeatedly, until no value changes."""
+        """Propagates through all ties up to the level of the round, in program order, repeatedly
+        until no cell changes."""
         ties = self.program.ties
         self.due |= self.left
         self.left.clear()
@@ -124,7 +131,7 @@ class Propagation:
             sweep = sorted(again)
 
     def _seed(self, tie: CellTie) -> None:
-        """Splits the results of a node as it was decided."""
+        """Splits a node's last result by the factors that earlier decisions gave to mesh axes."""
         for axis, factor in self.seeds.get(tie.values[-1], {}).items():
             cell, dims = tie.cells[-1], tie.factors.values[-1]
             found = tie.factors.axes_of(dims, {factor: (axis,)}) or ()
@@ -136,7 +143,10 @@ class Propagation:
         return self.program.cells.values()
 
     def _ask(self, number: int, priority: int, turn: Round) -> list[Cell]:
-        """Applies a tie; returns the cells that it changes."""
+        """Propagates shardings between the values of one tie.
+
+        Decides their conflicts if the round may. Returns the cells that get more mesh axes.
+        """
         tie = self.program.ties[number]
         found = self._agreement(tie, priority, turn)
         if found.is_left:
@@ -151,7 +161,10 @@ class Propagation:
         return self._grow(tie, growths(tie.factors, told, chosen))
 
     def _agreement(self, tie: CellTie, priority: int, turn: Round) -> Agreement:
-        """Returns the consequences at a tie; equal ties share them if no dims are hidden."""
+        """Returns which dims the shardings of a tie's values let split further.
+
+        Cached for equal ties, unless priorities hide some dims.
+        """
         waits = self.program.waits and any([cell.waits for cell in tie.cells])
         key = turn.reduces, tuple([cell.code for cell in tie.cells])
         found = None if waits else tie.found.get(key)
@@ -237,7 +250,8 @@ class Propagation:
 
 
 def _told(cell: Cell, priority: int) -> tuple[Axes, ...]:
-    """Returns the axes of a cell that ties can see: dims of later priorities are hidden."""
+    """Returns for each dim of a cell the mesh axes that propagation may use now: none for a dim to
+    which the user gave a later priority."""
     if not cell.waits:
         return cell.axes
     both = zip(cell.axes, cell.asked, strict=True)

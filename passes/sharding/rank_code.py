@@ -29,7 +29,7 @@ def local_type(type_: TensorType) -> TensorType:
 
 
 def local_types(type_: Type) -> Type:
-    """Returns the same for all results of a node."""
+    """Returns the type, or the tuple of types, of a rank's shards of a node's results."""
     if isinstance(type_, TupleType):
         return TupleType(tuple(map(local_type, type_.items)))
     return local_type(type_)
@@ -61,7 +61,11 @@ class RankNode:
         return new if held is None else self.b.select(held, new, self.b.const(0, new.dtype))
 
     def _looked_up(self, args: Sequence[Node]) -> tuple[list[Node], Node | None]:
-        """Returns indices into this rank's shard, and a mask of its results; None for all."""
+        """Converts the indices of a gather to indices into this rank's shard.
+
+        Also returns a mask, False for results whose element is on another rank; None if no indexed
+        dim is split.
+        """
         node, found, inside = self.node, list(args), None
         rule = ops.rule_of(node) if reads_by_data(node) else None
         indexed = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"] if rule else []
@@ -114,7 +118,8 @@ class RankNode:
         return self.b.select(self.b.lt(place, held), x, self.b.const(value, x.dtype))
 
     def _surrounded(self, x: Node, value: Node) -> Node:
-        """Returns an operand with `value` outside of its dims, if its parts extend beyond them."""
+        """Returns operand `x`, whose parts overlap, with `value` in the elements of a part that are
+        outside of the whole dim."""
         type_, sharding = self.node.args[0].tensor, self.node.args[0].tensor.sharding
         overlaps = enumerate(sharding.overlaps if sharding is not None else ())
         for dim, overlap in overlaps:
@@ -148,7 +153,8 @@ class RankNode:
         return attrs
 
     def _cut(self, attrs: dict[str, Any], dim: int, x: Node, margins: tuple[int, int]) -> None:
-        """Sets the attributes of a dim so that all of `x` is read, and the margins around it."""
+        """Changes the attributes of a node, such as a slice or a pad, along one dim: it then reads
+        all of shard `x`, with `margins` of padding around it."""
         at = dim
         if self.node.op == "conv":
             at = as_stored(range(x.tensor.rank), attrs)[dim] - 2
@@ -157,7 +163,8 @@ class RankNode:
             attrs[name] = (*attrs[name][:at], ends[name], *attrs[name][at + 1 :])
 
     def _counted(self, new: Node) -> Node:
-        """Returns the positions of the rank's part in the whole."""
+        """Adds the start of the rank's part to an iota along a split dim, so that it counts
+        positions in the whole dim."""
         at = int(self.node.attrs["axis"])
         sharding = self.node.tensor.sharding
         axes = joined(sharding.axes[at]) if sharding is not None else ()

@@ -87,7 +87,10 @@ class ReshardingPlan:
         return own + sum(counts.get(node, 1) * moves.bytes({}) for node, moves in inner)
 
     def at(self, node: Node, wanted: Sharding, reader: Node) -> int:
-        """Returns the version of a value with the wanted sharding; adds one if there is none."""
+        """Returns the number of the version of a value that has the wanted sharding.
+
+        If there is none, adds one, moved from the version with the cheapest route.
+        """
         versions = self.versions[node]
         for number, version in enumerate(versions):
             if is_inline(node) and not wanted.partial:

@@ -65,7 +65,8 @@ NOWHERE = Route((), 1 << 62, 0)  # longer than every route
 
 @lru_cache(maxsize=1 << 14)
 def places(sharding: Sharding) -> ShardState:
-    """Returns the state of a sharding."""
+    """Returns the search state of a sharding: its mesh axes by dim, those of partial sums, and its
+    overlapping parts."""
     dims = tuple(joined(axes) for axes in sharding.axes)
     return ShardState(dims, _ordered(sharding.partial), sharding.overlaps)
 
@@ -243,7 +244,8 @@ class _Search:
                 yield RouteStep("shard", joined(wanted), dim, -1, grown, 0), 0
 
     def _takers(self, at: ShardState, axis: MeshAxis) -> list[int]:
-        """Returns the dims whose next axis should be this one."""
+        """Returns the dims that `axis` splits next in the target, after the axes that split them
+        now."""
         return [
             dim
             for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True))

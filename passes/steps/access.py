@@ -46,7 +46,8 @@ class Lanes:
         return constant(self.count - 1, self.var.dtype)
 
     def first(self, place: Node) -> Node | None:
-        """The value at lane 0 of an integer that grows by 1 from lane to lane; None for others."""
+        """Returns the value in lane 0 of an integer that grows by 1 from lane to lane; None if it
+        does not grow so."""
         step = linear(place, self.var)
         if step is None or step[0] != (-1 if self.is_reversed else 1):
             return None
@@ -54,7 +55,10 @@ class Lanes:
         return collected(make("sub", (first, self.last))) if self.is_reversed else first
 
     def ascending(self, index: Node) -> Node | None:
-        """A scalar index that grows by 1 from lane to lane of a reversed loop: `start + iota`."""
+        """Returns an index as `start + iota` if it grows by 1 from lane to lane of a reversed loop.
+
+        None for other indices, and for loops that are not reversed.
+        """
         first = self.first(index) if self.is_reversed and is_affine(index) else None
         if first is None:
             return None
@@ -217,7 +221,8 @@ def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
 def clipped(
     index: Sequence[Node], tile: Sequence[int], memory: Node, axis: int, test: Node
 ) -> bool:
-    """True if a condition along an axis of a block is the bounds check of memory."""
+    """True if condition `test` along `axis` of a block, which starts at `index`, is just the bounds
+    check of memory along that axis."""
     at, first = memory.tensor.rank - len(tile) + axis, index[memory.tensor.rank - len(tile) + axis]
     steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (tile[axis],), "tile"))
     is_first = is_number(first) and not number(first)

@@ -70,7 +70,11 @@ def _found(loop: Node) -> MaskAssumptions | None:
 
 
 def _limiting(loop: Node, size: int = 1) -> MaskAssumptions | None:
-    """The assumptions in a loop; None without any, or if they would not limit its blocks."""
+    """Returns the assumptions about the masks of a loop.
+
+    None if it is no serial online loop or has no such masks, or if they would not let a whole block
+    of `size` iterations be skipped.
+    """
     if not (is_online(loop) and is_serial(loop)):
         return None
     block = loop.blocks[0]

@@ -77,7 +77,8 @@ class BlockStates(Step):
 
 
 def _is_continued(loop: Node) -> bool:
-    """True if a loop goes on with a total: it does not start from nothing."""
+    """True if a loop adds to a total whose initial value is not the identity, such as the result of
+    an earlier loop."""
     block = loop.blocks[0]
     return any(
         not is_memory(held) and is_total(block, held, new) and not is_none(start, new.op)
@@ -102,7 +103,10 @@ def _why_together(loop: Node) -> str:
 def _apart(
     edit: Edit, loop: Node, states: Sequence[State], loop_of: Callable[[Node, State, Node], Node]
 ) -> list[Node]:
-    """The results of a loop, each computed by a loop of its own, which `loop_of` builds."""
+    """Computes each state of an online loop by a loop of its own, which `loop_of` builds.
+
+    Returns the replacements of the loop's results.
+    """
     block = loop.blocks[0]
     _, *held = block.params
     start_of = dict(zip(held, starts_of(loop), strict=True))

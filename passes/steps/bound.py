@@ -204,7 +204,7 @@ def _least(value: Node) -> Node:
 
 
 def _fold(op: str, values: Sequence[Node], none: Node) -> Node:
-    """The maximum or minimum of some values; `none` of no value."""
+    """Returns the maximum or minimum, as `op` says, of some values; `none` if there are none."""
     total = values[0] if values else none
     for value in values[1:]:
         total = _pick(op, total, value)
@@ -223,7 +223,8 @@ def _pick(op: str, a: Node, b: Node) -> Node:
 
 
 def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:
-    """The body of a loop in which the values of some selections are known."""
+    """Returns the body of a loop with selections replaced by the values that they are known to
+    have, the keys and values of `known`."""
     if not known:
         return block
     done = edit.remade(block.results, known, block)

@@ -48,7 +48,7 @@ class Bound(NamedTuple):
     inner: frozenset[Node] = frozenset()
 
     def is_tail(self, count: int, size: int = 1) -> bool:
-        """True if it hides only a part of the first or the last of some blocks, in all programs.
+        """True if the bound hides parts of the first or the last block only, in all programs.
 
         Args:
             count: the iterations of the loop.
@@ -91,23 +91,24 @@ def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
 
 
 def bounds_in(block: Block, test: Node, positive: bool) -> Bounds:
-    """The bounds that hold in the body of a loop where a condition does, or does not.
-
-    A block has the elements of all tiles, and of all iterations of the loops inside.
-    """
+    """Returns the bounds on the iterations of a loop, from its body, for which `test` is true, or
+    false if not `positive`. The bounds cover the elements of all tiles, and of all iterations of
+    the loops inside."""
     inner = frozenset(n.blocks[0].params[0] for n in block.all_nodes if is_loop(n))
     found, exact = bounds_of(test, positive, block.params[0])
     return Bounds(tuple(bound._replace(inner=inner) for bound in found), exact)
 
 
 def _compared(test: Node, positive: bool) -> tuple[AffineIndex, bool] | None:
-    """A comparison of positions as an index that is >= 0 where it holds; whether that is all."""
+    """Returns an index that is >= 0 where a comparison of positions is true, or false if not
+    `positive`. The second item is True: there is no other condition. None for other nodes."""
     found = difference(test)
     return (_signed(*found, positive), True) if found is not None else None
 
 
 def _signed(place: AffineIndex, holds_at_zero: bool, positive: bool) -> AffineIndex:
-    """An index that is >= 0 where a comparison holds, or where it does not."""
+    """Returns an index that is >= 0 where the comparison `place > 0`, or `place >= 0` if
+    `holds_at_zero`, is true; or where it is false, if not `positive`."""
     if not positive:
         place, holds_at_zero = place.times(-1), not holds_at_zero
     return place if holds_at_zero else AffineIndex(place.terms, place.more - 1)

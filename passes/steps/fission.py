@@ -128,11 +128,11 @@ def _inner(block: Block, axis: str) -> list[Node]:
 
 
 def _memory(edit: Edit, value: Node, count: int) -> Node:
-    """Local memory for a value of each iteration."""
+    """Allocates local memory for one value, a scalar or a tile, of each of `count` iterations."""
     held = TensorType(value.dtype, (count, *value.shape), "local")
     return make("alloc", (), {"name": edit.names.own("sums")}, hint=held)
 
 
 def _place(var: Node, value: Node) -> list[Node]:
-    """The index of the value of one iteration."""
+    """Returns the index of an iteration's value in the local memory of `_memory`."""
     return [var, *[constant(0, var.dtype)] * value.tensor.rank]

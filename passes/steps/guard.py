@@ -94,7 +94,8 @@ def why_no_running(loop: Node) -> str:
 
 
 def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> str:
-    """Why a loop carries more than memory and values that a test allows; "" if it does not."""
+    """Returns why a loop carries more than memory and values for which `is_allowed` is true; "" if
+    it does not."""
     block = loop.blocks[0]
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_allowed(block, held, result)):
@@ -129,7 +130,8 @@ def running_totals(block: Block) -> dict[Node, Node]:
 
 
 def _goes_on(held: Node, new: Node) -> bool:
-    """True if a value is the result of an inner loop that starts from a carried value."""
+    """True if `new` is the result of an inner loop that starts from `held`, a carried value of the
+    outer loop."""
     loop = new.args[0] if is_item(new) else new
     return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
 

@@ -158,14 +158,16 @@ def _reused(
 
 
 def _narrow(tile: Node, again: int) -> Node:
-    """A tile that is in registers, to be converted once more."""
+    """Wraps a tile in registers in `again` ops `again`, so that each loop that uses it converts it
+    anew. Otherwise registers would hold the converted tile between the loops."""
     for _ in range(again):
         tile = make("again", (tile,))
     return tile
 
 
 def _indices(block: Block, var: Node, turn: int) -> dict[Node, Node]:
-    """The loop variable and its multiples, in one iteration."""
+    """Returns the values of the loop variable, and of its products with constants, in iteration
+    `turn`."""
     found = {var: constant(turn, var.dtype)}
     for node in block.all_nodes:
         if multiplies(node) and var in node.args:

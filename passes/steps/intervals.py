@@ -176,7 +176,7 @@ def _is_exact(place: AffineIndex, cast: Node) -> bool:
 
 
 def _spread(term: Node, like: Node) -> Node:
-    """A term of a tile, as a term of the broadcast of the tile."""
+    """Returns a term of the index of a tile as a term of `like`, the broadcast of that tile."""
     if not term.tensor.rank:
         return term
     hint = TensorType(term.dtype, like.shape, "tile")
@@ -250,7 +250,10 @@ def split_points(kernel: Node, of_loads: bool = False) -> dict[str, list[int]]:
 
 
 def held(node: Node, ranges: Ranges = WHOLE) -> bool | None:
-    """The value of a condition if it is the same in all iterations, else None."""
+    """Returns the value of a condition if it is the same for all iterations in `ranges`.
+
+    None if it differs, or if that cannot be determined.
+    """
     if not is_condition(node):
         return None
     if is_number(node):

@@ -142,7 +142,8 @@ def _dot(
 
 
 def _summed(loop: Node) -> tuple[list[Node], Node | None]:
-    """The variables of loops that add products to vectors of sums from 0 on, and the product."""
+    """Returns the variables of nested reduction loops, and the product that they add to a vector of
+    sums from 0 on. None in place of the product if the loops do something else."""
     depth: list[Node] = []
     while True:
         block = loop.blocks[0]

@@ -144,7 +144,8 @@ class _Hidden:
             self._combine(node, *args)
 
     def _kept(self, node: Node, source: Node, kind: str) -> None:
-        """A view, a conversion or a reduction: a sum of zeros, or a maximum of what is low."""
+        """Copies what is known of `source` at a hidden element to `node`: a view or conversion of
+        it, or its reduction `kind`. Upper bounds remain valid for a maximum, zeros for a sum."""
         for found in (self.level, self.below):
             if source in found and kind in ("", "max"):
                 found[node] = found[source]
@@ -171,7 +172,8 @@ class _Hidden:
             self.zero.add(node)
 
     def floors(self) -> dict[Node, float] | None:
-        """The level of each maximum; None if some state takes a hidden element."""
+        """Returns for each maximum among the states the upper bound of what a hidden element adds
+        to it. None if a hidden element would contribute to another state."""
         found: dict[Node, float] = {}
         for state in self.states:
             if state.new in self.maxima:
@@ -186,7 +188,8 @@ def _is_positive(node: Node) -> bool:
 
 
 def _bound_of(node: Node) -> Node:
-    """The maximum behind a value for each row, past views and what replaces infinities."""
+    """Skips views, and selects of 0 in place of an infinity: returns the value behind them, the
+    maximum of each row."""
     while True:
         chosen = choice(node)
         if chosen is not None and is_number(chosen.yes) and number(chosen.yes) == 0:

@@ -61,7 +61,10 @@ class RescaledSum(NamedTuple):
 
 
 def scaled(block: Block, state: State) -> RescaledSum | None:
-    """A state as a sum that only its own update reads; None if it is something else."""
+    """Returns how an iteration updates a state that is a sum: `sum * factor + addend`.
+
+    None for other updates, and if anything but its own update reads the state.
+    """
     held, kept, _, new = state
     own = set(topological([new]))
     is_read = any(n not in own and (held in n.args or new in n.args) for n in block.nodes)
@@ -103,12 +106,13 @@ def identity_like(total: Node) -> Node:
 
 
 def is_none(start: Node, op: str) -> bool:
-    """True if a value is the identity of an op."""
+    """True if a value is a constant, the identity of op `op`, as 0 is of a sum."""
     return is_constant(start, identity(KIND_OF[op], start.dtype))
 
 
 def total_of(loop: Node) -> State | None:
-    """The only value that a loop carries, if iterations add to it from nothing on."""
+    """Returns the only value that a loop carries, if iterations just add to it and it starts from
+    the identity. None for other loops."""
     states = states_of(loop.blocks[0]) or []
     if len(states) != 1 or states[0].kept is not states[0].held:
         return None

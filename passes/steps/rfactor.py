@@ -149,7 +149,8 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
 
 
 def _stays(total: _Sum, start: Node, op: str) -> bool:
-    """True if the loop carries a sum beside the tile: what it adds, or a start that it rescales."""
+    """True if the loop still carries a scalar sum beside the tile of partial sums: for an addend,
+    or for an initial value that is rescaled and is not the identity."""
     return total.addend is not None or (total.factor is not None and not is_none(start, op))
 
 
@@ -168,7 +169,8 @@ def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
 
 
 def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
-    """A sum without the tile: rescaled, with its addend."""
+    """Returns the update of the scalar sum that a loop carries beside the tile of partial sums:
+    rescaled, plus its addend."""
     kept = held if total.factor is None else make("mul", (held, total.factor))
     if total.addend is None:
         return edit.locate(result, kept)

@@ -127,7 +127,10 @@ def _loops(loop: Node, axis: str) -> list[Node]:
 
 
 def _limits(loop: Node) -> Sequence[Node]:
-    """The first and the last iteration of a loop with limits."""
+    """Returns the first iteration of a loop with limits, and the one past the last.
+
+    Empty for a loop over its whole extent.
+    """
     return loop_parts(loop.args, loop.attrs)[0]
 
 
@@ -182,7 +185,8 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
 
 
 def _filled(edit: Edit, axis: Node, memories: Sequence[Node], starts: Sequence[Node]) -> list[Node]:
-    """The memories with initial values. Values that an earlier loop left in memory stay there."""
+    """Returns the memories that contain the initial values `starts`: the one that an earlier moved
+    loop left a value in, or one of `memories`, in which a new loop stores it."""
     before = [_memory_of(start, axis) for start in starts]
     new = [i for i, memory in enumerate(before) if memory is None]
     fill = [memories[i] for i in new]
@@ -222,7 +226,10 @@ def _stored(
 
 
 def _memory(edit: Edit, value: Node, axis: Node, around: Sequence[Node]) -> Node:
-    """Local memory for a value of each iteration. It is filled again in each loop `around`."""
+    """Allocates local memory for one value of each iteration of `axis`.
+
+    It depends on the variables `around`, so each iteration of their loops fills it anew.
+    """
     held = TensorType(value.dtype, (int(axis.attrs["extent"]), *value.shape), "local")
     return make("alloc", around, {"name": edit.names.own("held")}, hint=held)
 
@@ -232,5 +239,5 @@ def _load(memory: Node, axis: Node, like: Node) -> Node:
 
 
 def _place(axis: Node, value: Node) -> list[Node]:
-    """The index of the value of one iteration."""
+    """Returns the index of an iteration's value in the local memory of `_memory`."""
     return [axis, *[constant(0, axis.dtype)] * value.tensor.rank]

@@ -134,7 +134,7 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def _contains(loop: Node, block: Block) -> bool:
-    """True if a block is that of a loop, or of a loop inside of it."""
+    """True if `block` is the body of a loop, or is nested in it."""
     return any(b is block or any(_contains(n, block) for n in b.nodes) for b in loop.blocks)
 
 
@@ -160,7 +160,8 @@ class _Storage(NamedTuple):
 
 
 def _home(block: Block, value: Node) -> _Storage | None:
-    """The outermost block in which a value can be stored for several loops."""
+    """Finds the outermost block in which a value can be stored for several loops; None if there is
+    none."""
     loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
     along = [(n, axis) for n in loops if (axis := _axis(n, value)) is not None]
     if along:

@@ -89,7 +89,8 @@ class StridedAccess(NamedTuple):
 
     @property
     def gap(self) -> int:
-        """Elements along the axes of the memory between those that both loops index."""
+        """Returns how many elements the axes of the memory between the two indexed ones have
+        together; 1 if the two are adjacent."""
         first, last = sorted((self.along, self.axis))
         return prod(map(static, self.node.args[0].shape[first + 1 : last]))
 
@@ -247,7 +248,8 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
 
 
 def _start(index: Node, lane: Node) -> Node | None:
-    """The start of an index with unit stride in a variable or in lanes; None for another one."""
+    """Returns `start` for an index `start + lane`, where `lane` is a loop variable or the lanes of
+    a vector; None for other indices."""
     if lane.op == "iota":
         if index is lane:
             return constant(0, lane.dtype)
@@ -344,7 +346,8 @@ def _into(edit: Edit, loop: Node, access: StridedAccess, own: Node) -> tuple[Nod
 
 
 def _leads_to(result: Node, store: Node) -> bool:
-    """True if a store makes the last version of a memory, directly or as the result of a loop."""
+    """True if `result`, the last version of a memory, comes from `store`: it is the store, or the
+    result of loops whose last version it is."""
     while result is not store:
         loop = result.args[0] if is_item(result) else result
         if not is_loop(loop):

@@ -152,7 +152,8 @@ class Access:
 
     @property
     def _unclipped(self) -> dict[str, object]:
-        """The attributes of a gather or a scatter."""
+        """Returns the attributes of the access without `clip`, which gathers and scatters do not
+        have."""
         return {k: v for k, v in self.node.attrs.items() if k != "clip"}
 
     def _places(self) -> list[Node]:

@@ -69,7 +69,10 @@ class _Action:
         return total
 
     def _stays(self, factor: TieFactor, names: Names, like: Node) -> Node:
-        """[r = r']: elements equal to the old bound do not equal a new one."""
+        """Returns [r = r'], the correction of a tie: 1 if the bound is unchanged.
+
+        Otherwise it is 0, since elements equal to the old bound do not equal the new one.
+        """
         (old, own), (new, _) = self.old.bound(factor.bound), self.new.bound(factor.bound)
         same = make("eq", (old, new))
         return self.old.spread(
@@ -77,7 +80,10 @@ class _Action:
         )
 
     def _ratio(self, factor: Exp, names: Names) -> Node:
-        """exp(r - r'). The old bound is not guarded: exp(-inf) drops the empty sum."""
+        """Returns exp(r - r'), the correction of a factor exp(a - r).
+
+        The old bound is not guarded: if it is -inf, no element was added yet, and the result is 0.
+        """
         inside = self._moved(factor.r, raw=True)
         return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
 
@@ -137,7 +143,10 @@ class _Action:
         return total
 
     def _lower(self, state: State) -> tuple[Node, Names] | None:
-        """Returns the state of lower power; None if it is 0 by definition."""
+        """Returns the old value of a state with a lower power of (a - r), and its axes.
+
+        None if it is 0 by definition, as the sum of all deviations from the mean.
+        """
         if vanishes(state):
             return None
         if state.kind == "sum" and not state.factors:

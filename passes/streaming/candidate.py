@@ -88,7 +88,8 @@ class Candidate:
                 return region
 
     def _late(self, region: Region) -> frozenset[Node]:
-        """Returns members whose results reach the region again through nodes outside of it."""
+        """Returns reductions of a region that cannot be computed in its loop: operands of its dots
+        are computed from their results, or nodes outside of it compute from these what it reads."""
         inside = {v.node for v in region.visited} | region.dots | set(region.members)
         reads = {a for n in inside for a in deps(n)} | inside
         operands = {a for n in region.dots for a in n.args}
@@ -137,7 +138,8 @@ class Candidate:
         return region
 
     def _comes_back(self, region: Region, node: Node) -> bool:
-        """True if a state of a region can flow along the axis into another reduction."""
+        """True if `node` is computed from a state of a region by elementwise ops, views, gathers
+        and reductions over an axis of the same size."""
         return node in self.graph.along(region.members, region.extent)
 
     def _is_sibling(self, region: Region, other: Region) -> bool:
@@ -203,7 +205,8 @@ class Candidate:
         return self._replacements(made.node)
 
     def _leave_out(self, refusal: Refusal) -> None:
-        """Retries without the refused reduction and the reductions that it depends on."""
+        """Collects the region again without the reduction that `refusal` names, and without those
+        that it depends on. Raises `refusal` if it names none, or if the sink is among them."""
         culprit = refusal.reduction
         if culprit is None or culprit is self.sink:
             raise refusal

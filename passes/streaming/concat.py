@@ -178,7 +178,11 @@ class _Split:
 
 
 def _pieces(node: Node) -> tuple[int, list[Node]]:
-    """Returns the axis of a concat, and its operands; for a pad, with its number as elements."""
+    """Returns the axis and the operands of a concat.
+
+    A pad counts as a concat with its number as single elements. Raises Refusal if it adds more than
+    one at an end.
+    """
     if node.op == "concat":
         return int(node.attrs["axis"]), list(node.args)
     value, fill = node.args

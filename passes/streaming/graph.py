@@ -146,7 +146,8 @@ class Graph:
         return self._union(self._behind, roots)
 
     def along(self, roots: Iterable[Node], extent: Dim) -> Downstream:
-        """Returns the nodes, and values computed from them elementwise or by such reductions."""
+        """Returns nodes and all values computed from them by elementwise ops, views, gathers, and
+        reductions over an axis of size `extent`."""
 
         def passes(node: Node) -> bool:
             found = reduced_value(node)
@@ -296,6 +297,10 @@ def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
 
 
 def _plain(operand: tuple[Axis, ...], gone: str) -> Names:
-    """Returns the names of axes. A kept axis that is called K is renamed."""
+    """Returns the names of an operand's axes.
+
+    K is the name of the streamed axis, so an axis of that name is renamed unless it is `gone`, the
+    reduced one.
+    """
     names = (a.names[0] for a in operand)
     return tuple("kept" if n == K != gone else n for n in names)

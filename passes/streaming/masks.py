@@ -63,7 +63,8 @@ def _moved(move: Node, test: Node | bool) -> Node | bool:
 
 
 def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
-    """Returns test ? yes : no."""
+    """Builds `test ? yes : no` of conditions from `and`, `or` and `not`, without those that known
+    bools decide."""
     if yes is no:
         return yes
     first = _both("and", test, yes)
@@ -72,7 +73,10 @@ def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
 
 
 def _both(op: str, a: Node | bool, b: Node | bool) -> Node | bool:
-    """Returns `and` or `or`; one side may be a known bool."""
+    """Builds `a and b` or `a or b`, as `op` says.
+
+    If one is a known bool, returns the other one or the known result.
+    """
     decides = op == "or"
     if isinstance(a, bool) or isinstance(b, bool):
         known, other = (a, b) if isinstance(a, bool) else (b, a)

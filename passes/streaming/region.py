@@ -249,7 +249,8 @@ class Region:
         return found
 
     def _match(self, other: Region, new: str, old: str, table: dict[str, str], node: Node) -> None:
-        """Records that the axis `new` of another region is the axis `old` of this one."""
+        """Records that axis `new` of another region is axis `old` of this one, and so for the parts
+        that reshapes split them into. Raises Refusal if `new` already is another axis."""
         if table.setdefault(new, old) != old:
             raise Refusal(f"{self.graph.name(node)} is needed along different axes")
         if new in other.parts:
@@ -387,7 +388,7 @@ class Region:
             return False
 
     def _sharing(self, rows: list[TermValue]) -> list[TermValue]:
-        """Returns rows whose reductions share a visited value."""
+        """Returns those of `rows` whose reductions run over a value that this region visits."""
         mine = {
             (v.node, v.axis) for v in self.visited if not (is_formula(v.node) or repeats(v.node))
         }

@@ -289,7 +289,8 @@ class Render:
         return make("select", (empty, zero, value))
 
     def _as(self, node: Node, stabilizer: Stabilizer) -> Node:
-        """Broadcasts a state to the axes that the stabilizer has in the function."""
+        """Broadcasts `node`, which has the axes of a stabilizer's state, to the axes that the
+        stabilizer has in the function."""
         return self.spread(
             node, self.normal.source_state(stabilizer).names, self.names(stabilizer.value)
         )
@@ -321,7 +322,8 @@ class Render:
         return self.full(total if total is not None else self.constant(0, dtype), names)
 
     def _as_meant(self, part: SummandPart, value: Node, names: Names) -> Node:
-        """Restores nan: exp(a - r) is nan for an infinite r, but the running sum is not."""
+        """Returns `value`, but nan where the function gives nan: there exp(a - r) is nan for an
+        infinite r, while the running sum of the stream is not."""
         divisors = [self.normal.forms.get(r.value.node) for r in part.rows]
         inside = {a for form in divisors if form for p in form for a in p.bare}
         for stabilizer in part.bare:

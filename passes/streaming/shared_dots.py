@@ -25,7 +25,10 @@ def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
 
 
 def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
-    """Returns the reductions in which dots end, elementwise; None if one ends otherwise."""
+    """Returns the reductions that read dots, directly or through elementwise ops.
+
+    None if another op or a result of the block needs such a value.
+    """
     found: set[Node] = set()
     pending, seen = list(dots), set(dots)
     while pending:

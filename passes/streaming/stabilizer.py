@@ -78,7 +78,8 @@ def _rounded(number: float) -> float:
 def _divisor(
     region: Region, forms: Mapping[Node, Form], source: Node, row: TermValue
 ) -> TermValue | None:
-    """Returns the running sum that divides a row, if it is one running sum over another."""
+    """Returns the running sum by which another running sum is divided to give a row; None for other
+    rows."""
     if source in forms:
         form = forms[source]
         rows = form[0].rows if len(form) == 1 and form[0].state is not None else ()
@@ -100,7 +101,8 @@ def stabilizers(factors: Sequence[Factor]) -> list[Stabilizer]:
 
 
 def unguarded(node: Node) -> tuple[Node, bool]:
-    """Returns a row without ops that only replace infinities."""
+    """Returns a row without views and ops that only replace infinities, and True if one of these
+    ops is a select."""
     guarded = False
     while True:
         position = inside_guard(node)
@@ -111,7 +113,8 @@ def unguarded(node: Node) -> tuple[Node, bool]:
 
 
 def inside_guard(node: Node) -> int | None:
-    """Returns the operand that equals a finite row, up to views; None if there is none."""
+    """Returns the number of the operand to which a node is equal, up to views, wherever that is
+    finite: it only replaces infinities. None if it does more."""
     if shows(node) or _keeps(node):
         return 0
     chosen = choice(node)

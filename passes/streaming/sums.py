@@ -139,7 +139,8 @@ class Sums:
         raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
 
     def _tie(self, test: TermValue) -> TieFactor | None:
-        """Returns the test that an element is the max or min of all, as a factor; else None."""
+        """Returns a comparison of each element with the max or min of all, [a = r], as a factor;
+        None for other tests."""
         if not equates(test.node):
             return None
         sides = self.region.operand_values(test)
@@ -258,7 +259,8 @@ class Sums:
         return tuple(found)
 
     def _below(self, number: float, row: TermValue) -> tuple[ScaledStabilizer, bool] | None:
-        """Returns a running max, if the row is the max of it and something else."""
+        """Returns a multiple of a running max if `row` is the max of that and other values, so that
+        it is never less. None for other rows."""
         while (position := inside_guard(row.node)) is not None:
             row = self.region.operand_values(row)[position]
         if extremum(row.node) <= 0:
@@ -273,7 +275,11 @@ class Sums:
         return None
 
     def _gap(self, op: str, bound: ScaledStabilizer, row: TermValue) -> Power:
-        """Returns exp(m - row): at most 1, if the row is no less than m; 0 if m is -inf."""
+        """Returns exp(m - row) as a factor, where m is the final value of `bound`.
+
+        It is at most 1 if the row is no less than m, and 0 if m is -inf. Raises Refusal if m and
+        the row have different axes.
+        """
         held = bound.stabilizer.value.node
         own = self.region.long_names(bound.stabilizer.value.names)
         if own != self.region.long_names(row.names):

@@ -69,7 +69,8 @@ class Joint:
 
     @cached_property
     def barriers(self) -> dict[Node, int]:
-        """Returns for each value the least number of kernels before it: matmuls and the like."""
+        """Returns for each value how many nodes that read operands from memory, such as matmuls and
+        scans, have to run one after another before it: the least number of kernels before it."""
         found: dict[Node, int] = {}
         for node in topological(self.func.results):
             before = [found[d] + reads_memory(d) for d in deps(node)]

@@ -30,7 +30,8 @@ def along(func: Func, starts: Mapping[Node, int]) -> Dims:
 
 
 def first_reduction(func: Func, node: Node, dim: int) -> int:
-    """Returns the number of the first node that reduces along a dim of a value."""
+    """Returns the position in the program of the first node that reduces along a dim of a value, or
+    along a dim that corresponds to it. The number of nodes if none does."""
     reached = along(func, {node: dim})
     for number, user in enumerate(func.nodes):
         if any(a in reached for a in user.args) and len(user.types) == 1 and not user.blocks:

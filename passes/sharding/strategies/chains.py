@@ -67,7 +67,8 @@ def _follows(turns: RingAnalysis, chain: Sequence[Node], end: Node) -> bool:
 
 
 def _between(turns: RingAnalysis, ends: Sequence[Node]) -> set[Node]:
-    """Returns the nodes of a chain: its ends, nodes along the gathered axis, values of ends."""
+    """Returns the nodes that compute a chain from the gathers: the reductions `ends`, nodes along
+    the gathered axis, and nodes computed from the reductions alone."""
     made = set(ends)
     for node in turns.func.nodes:
         args = [a for a in node.args if not is_inline(a)]

@@ -90,7 +90,8 @@ class DraftShardings:
                 self.split(self.params[name + tail], dim, axis, name + tail)
 
     def read_at(self, node: Node, like: Node) -> list[DimSharding]:
-        """Returns the sharding in which the update reads a value: given, or the parameter's."""
+        """Returns the sharding in which the optimizer's update reads `node`: that of the `reshard`
+        that it is, or that of `like`."""
         said = node.tensor.sharding if node.op == "reshard" else None
         found = list(said.dims) if said is not None else list(self.of(like))
         return self.results.setdefault(node, found)
@@ -112,7 +113,11 @@ class DraftShardings:
         return max(fits, key=lambda d: local[d], default=None)
 
     def gather(self, node: Node) -> None:
-        """Lets all but the update read a parameter in its current sharding."""
+        """Records the current sharding of a parameter.
+
+        All its readers but the update get it in this sharding, even if the parameter is split
+        further later.
+        """
         self.gathered.setdefault(node, Sharding(self.mesh, tuple(self.of(node))))
 
     # ---- the resulting function

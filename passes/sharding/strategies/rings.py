@@ -174,7 +174,10 @@ def _combined(state: Node, first: Node, second: Node) -> Node:
 
 
 def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
-    """Returns new states if any element is visible, else old ones; always communicates."""
+    """Returns the states `new` if `seen` is true, else `old`, by a branch.
+
+    Communication stays outside of the branch, since all ranks have to take part in it.
+    """
     known = set(topological([*old, seen]))
 
     def is_inside(node: Node) -> bool:

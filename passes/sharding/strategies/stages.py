@@ -150,7 +150,8 @@ def _homes(func: Func, place: dict[Node, Place]) -> dict[Node, int]:
 
 
 def _part_weights(func: Func, place: dict[Node, Place]) -> None:
-    """Marks nodes that other stages wait for as B; the others stay W."""
+    """Divides the nodes of the backward pass: B computes what other stages wait for, W the rest,
+    which are gradients of weights."""
     needed: set[Node] = set()
     for node in reversed(func.nodes):
         if place.get(node, ("F", 0))[0] == "F":

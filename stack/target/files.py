@@ -35,7 +35,7 @@ KEYS = (*WORDS, "kind", "features", "numbers", "tiles", "tuning")
 MOST_RATE = 2.0  # of a tile: clocks rise if the load is low
 REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # the default, for example for a bare pipeline
 _TILE = re.compile(r"m=\d+ n=\d+ k=\d+ warps=\d+ stages=\d+( persistent)?")
-_SM = re.compile(r"sm_(\d+)[af]?")
+_SM = re.compile(r"sm_(\d{2,3})[af]?")
 Kind = TypeVar("Kind", Gpu, Cpu)
 
 
@@ -68,7 +68,7 @@ def load(spec: str) -> Target:
     known = sorted(int(n.removeprefix("sm_")) for n in names() if _SM.fullmatch(n))
     before = [k for k in known if k <= int(match[1])] or known[:1]
     lent = _built_in(f"sm_{before[-1]}")
-    title = f"the numbers of {lent.name}, for want of its own: {lent.title}"
+    title = f"the numbers of {lent.name}, since it has no file of its own: {lent.title}"
     return replace(lent, name=spec, arch=spec, title=title)
 
 
@@ -168,7 +168,9 @@ def _tiles(given: Any, where: str) -> tuple[TileRate, ...]:
 
 
 def _tuning(given: Any, kind: str, where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The groups of tuned numbers that a file changes, and the source of each changed number."""
+    """Reads table `tuning` of a target file. Returns the groups in which it changes numbers, and
+    the source of each changed number by `group.number`. Raises UsageError for unknown names.
+    """
     if not isinstance(given, dict):
         raise UsageError(f"{where} tuning is a table, not {given!r}")
     known = groups_of(KINDS[kind])
@@ -207,7 +209,9 @@ def _check_keys(table: Mapping[str, Any], known: Collection[str], what: str) -> 
 
 
 def _entry(key: str, entry: Any, spec: Any, where: str) -> tuple[float, str]:
-    """A number and its source."""
+    """Reads one number of a target file and the source that the file gives for it, or "". Raises
+    UsageError if the number has the wrong type or is out of range.
+    """
     source = ""
     if isinstance(entry, dict):
         table = cast("dict[str, Any]", entry)

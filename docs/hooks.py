@@ -6,6 +6,7 @@ docs/ move up by one folder on the site; `on_page_markdown` rewrites links that 
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -54,6 +55,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     parts = re.split(r"(^```.*?^```$)", FENCE.sub(r"\1", markdown), flags=re.M | re.S)
     return "".join(p if p.startswith("```") else LINK.sub(rewritten, p) for p in parts)
+
+
+def on_post_build(config: Any) -> None:
+    """Replace the search of MkDocs, which needs a server, by `search.js`."""
+    folder = Path(config["site_dir"]) / "search"
+    found = json.loads((folder / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    sections = [entry for entry in found if "#" in entry["location"]]  # others repeat their text
+    for unused in ("search_index.json", "worker.js"):
+        (folder / unused).unlink()
+    (folder / "main.js").write_text((ROOT / "docs" / "search.js").read_text(encoding="utf-8"))
+    (folder / "index.js").write_text(f"var searchIndex = {json.dumps(sections)};\n")
 
 
 def documents() -> Iterator[str]:

@@ -35,7 +35,7 @@ KEYS = (*WORDS, "kind", "features", "numbers", "tiles", "tuning")
 MOST_RATE = 2.0  # of a tile: clocks rise if the load is low
 REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # the default, for example for a bare pipeline
 _TILE = re.compile(r"m=\d+ n=\d+ k=\d+ warps=\d+ stages=\d+( persistent)?")
-_SM = re.compile(r"sm_(\d+)[af]?")
+_SM = re.compile(r"sm_(\d{2,3})[af]?")
 Kind = TypeVar("Kind", Gpu, Cpu)
 
 
@@ -68,7 +68,7 @@ def load(spec: str) -> Target:
     known = sorted(int(n.removeprefix("sm_")) for n in names() if _SM.fullmatch(n))
     before = [k for k in known if k <= int(match[1])] or known[:1]
     lent = _built_in(f"sm_{before[-1]}")
-    title = f"the numbers of {lent.name}, for want of its own: {lent.title}"
+    title = f"the numbers of {lent.name}, since it has no file of its own: {lent.title}"
     return replace(lent, name=spec, arch=spec, title=title)
 
 

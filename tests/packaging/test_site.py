@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import runpy
 import subprocess
@@ -57,3 +58,9 @@ def test_site_builds_strictly_and_loads_nothing_from_the_network(tmp_path: Path)
         assert not [url for url in loaded if url.startswith(("http:", "https:", "//"))], page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text()), sheet
+    search = site / "search"
+    entries = json.loads((search / "index.js").read_text("utf-8")[len("var searchIndex = ") : -2])
+    assert {"Write a fusion pass", "stackc dump", "canonicalize"} <= {e["title"] for e in entries}
+    assert (search / "main.js").read_text("utf-8") == (ROOT / "docs/search.js").read_text("utf-8")
+    pages = {entry["location"].partition("#")[0] for entry in entries}
+    assert all((site / page).is_file() for page in pages) and len(pages) > 30

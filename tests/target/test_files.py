@@ -99,9 +99,10 @@ def test_a_number_may_stand_without_its_source(tmp_path: Path) -> None:
     assert found.cores == 8
 
 
-def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'avx512'"):
-        load("avx51")
+@pytest.mark.parametrize(("name", "near"), {"avx51": "avx512", "sm_9": "sm_90"}.items())
+def test_a_name_that_is_none_is_refused_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean '{near}'"):
+        load(name)
 
 
 BEFORE = {"sm_75": "sm_80", "sm_86": "sm_80", "sm_90a": "sm_90", "sm_120": "sm_100"}
@@ -111,7 +112,7 @@ BEFORE = {"sm_75": "sm_80", "sm_86": "sm_80", "sm_90a": "sm_90", "sm_120": "sm_1
 def test_a_gpu_without_a_file_takes_the_numbers_of_the_one_before(name: str, base: str) -> None:
     found = load(name)
     assert found == replace(load(base), name=name, arch=name, title=found.title)
-    assert f"the numbers of {base}, for want of its own" in found.title
+    assert f"the numbers of {base}, since it has no file of its own" in found.title
 
 
 def test_kinds_are_kept_apart() -> None:

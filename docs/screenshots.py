@@ -1,0 +1,48 @@
+"""Takes pictures of the documentation site in Chromium: `python docs/screenshots.py SITE FOLDER`.
+
+SITE is what `make docs` built. Each page is opened from disk, 1400 and 500 pixels wide, without a
+network. FOLDER gets one PNG for each page and width.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PAGES = ("index.html", "tutorials/dump.html", "reference/passes.html", "search.html?q=fusion")
+WIDTHS = (1400, 500)
+HEIGHT = 1400
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+    *("--virtual-time-budget=4000", "--host-resolver-rules=MAP * ~NOTFOUND"),
+)
+
+
+def main() -> int:
+    """Takes the pictures; returns 1 with a message if that is impossible."""
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 1
+    site, folder = map(Path, sys.argv[1:])
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None or not (site / "index.html").is_file():
+        print(f"needs Chromium, and a site in {site} (`make docs`)", file=sys.stderr)
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    for page in PAGES:
+        for width in WIDTHS:
+            path = folder / f"{Path(page.partition('?')[0]).stem}-{width}.png"
+            with tempfile.TemporaryDirectory() as profile:
+                flags = (f"--user-data-dir={profile}", f"--window-size={width},{HEIGHT}")
+                url = f"{site.resolve().as_uri()}/{page}"
+                command = [browser, *FLAGS, *flags, f"--screenshot={path}", url]
+                subprocess.run(command, check=True, capture_output=True, timeout=120)
+            print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -80,7 +80,7 @@ def _divided(node: Any, importer: Any) -> Any:
 
 
 def _chosen(node: Any, importer: Any) -> Any:
-    """Converts `where` with torch's result type: scalar tensors do not widen the others."""
+    """Converts torch's `where`, with both branches cast to the result type that torch traced."""
     test, *values = (importer.env[a] for a in node.args)
     kind = str(node.meta["val"].dtype).removeprefix("torch.")
     emit = importer.block_builder.emit
@@ -89,7 +89,7 @@ def _chosen(node: Any, importer: Any) -> Any:
 
 
 def _widened(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Arithmetic with torch's result type."""
+    """Returns a converter of a binary op that casts operands to torch's result type."""
 
     def convert(node: Any, importer: Any) -> Any:
         kind = str(node.meta["val"].dtype).removeprefix("torch.")

@@ -258,7 +258,7 @@ def _flops(task: Any) -> float:
 
 @dataclass(frozen=True)
 class _Way:
-    """The way in which candidates are proposed."""
+    """Parameters of a MetaSchedule search: strategy, cost model, candidates per batch."""
 
     strategy: Any
     model: Any
@@ -266,7 +266,10 @@ class _Way:
 
 
 def _way(most: int) -> _Way:
-    """Proposes at random, or by the cost model if there are enough trials to learn from."""
+    """Returns random search for few trials, else a search guided by a cost model.
+
+    Up to TRIALS trials are too few for the model to learn from.
+    """
     if most <= TRIALS:
         return _Way(ms.search_strategy.ReplayTrace(), "random", min(BATCH, most))
     return _Way(

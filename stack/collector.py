@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Generator[None]:
-    """Context manager that disables the collector inside. A collector that was already off stays
-    off.
+    """Context manager that disables Python's garbage collector and enables it again at the end. If
+    the collector is disabled already, it stays disabled at the end.
     """
     if not gc.isenabled():
         yield

@@ -23,7 +23,9 @@ NESTED = 16
 
 
 def with_room(fn: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Decorator: frames of calls inside share one chunk. No memory is touched to reserve it."""
+    """Decorator: reserves one chunk of stack memory that holds the frames of all calls inside `fn`,
+    so that no call maps a new chunk. The memory is reserved without being written.
+    """
 
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Made:
         return fn(*args, **kwargs)

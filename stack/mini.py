@@ -112,7 +112,9 @@ _LINES = [""]  # a stack: new nodes get the last line
 
 @contextmanager
 def from_line(source: str) -> Generator[None]:
-    """Context manager: new nodes get this source line. Engines set it, so passes need not."""
+    """Context manager: nodes that are made inside get this source line. `rewrite` and `grad` use
+    it, so passes and gradients of ops need not set lines.
+    """
     _LINES.append(source)
     yield
     _LINES.pop()
@@ -926,8 +928,8 @@ class Decision:
 
 
 def reuse(user: Node, operand: int) -> int:
-    """Returns how often a node reads each element of an operand: once per point of the axes it
-    lacks.
+    """Returns how often a node reads each element of an operand: the product of the sizes of the
+    node's axes that the operand does not have.
     """
     rule = rule_of(user)
     sizes = rule.sizes([a.shape for a in user.args])

@@ -19,7 +19,9 @@ class _Clock:
         self.since = 0.0
 
     def lap(self) -> None:
-        """Adds the time since the last lap to the innermost phase."""
+        """Adds the time since the last call to the innermost open phase; drops it if no phase is
+        open.
+        """
         now = time.perf_counter()
         if self.phases:
             name = self.phases[-1]

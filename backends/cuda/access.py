@@ -52,7 +52,10 @@ class Access:
         return " + ".join(terms)
 
     def place(self, memory: Node, index: Sequence[Node]) -> str:
-        """The offset of an element whose indices differ between threads."""
+        """Returns the text of the offset of an element whose indices differ between threads.
+
+        In memory with swizzled rows it is a call of the device function `swizzled`.
+        """
         swizzle = self.printer.swizzles.get(memory)
         if swizzle is None:
             return self.offset(memory.tensor, index, element=True)

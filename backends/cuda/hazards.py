@@ -27,7 +27,10 @@ class AccessedMemory:
     arrived: set[Node] = field(default_factory=set[Node])
 
     def meets(self, later: AccessedMemory) -> bool:
-        """True if one of two phases writes memory that the other one accesses."""
+        """True if a barrier is needed between these accesses and the accesses `later`.
+
+        That is so if one of the two writes memory that the other one reads or writes.
+        """
         return bool(
             (self.written | self.arrived) & (later.read | later.written | later.begun)
             or self.read & (later.written | later.begun)
@@ -76,7 +79,7 @@ def roots_of(block: Block) -> dict[Node, Node]:
 
 
 def _start(loop: Node) -> Sequence[Node]:
-    """The values that a loop carries into its first iteration."""
+    """Returns the start values of the values that a loop carries between its iterations."""
     return loop_parts(loop.args, loop.attrs)[1]
 
 

@@ -84,7 +84,7 @@ class Loops:
         return found
 
     def _variable(self, held: Node, init: Node) -> CudaValue:
-        """A carried value, initialized to its start value."""
+        """Declares the C++ variable of the loop-carried value `held`, initialized to `init`."""
         p = self.p
         count = p.count_of(held)
         name = p.fresh(str(held.attrs["name"]))
@@ -117,7 +117,7 @@ class Loops:
                 p.put(f"{held.text} = {value.text};")
 
     def _saved(self, node: Node, value: CudaValue) -> CudaValue:
-        """A copy of a value that is about to be overwritten."""
+        """Copies a value to registers of its own, before its loop variable is overwritten."""
         p = self.p
         if not value.count:
             return p.declare(node, value.text)

@@ -110,7 +110,7 @@ class Printer:
         self.threads = Threads(self)
 
     def _swizzles(self) -> dict[Node, int]:
-        """For memory with swizzled rows: the bytes of a row that are contiguous."""
+        """Maps each memory value with swizzled rows to the contiguous bytes of a row."""
         sizes = {n: int(root.attrs.get("swizzle") or 0) for n, root in self.roots.items()}
         return {n: size for n, size in sizes.items() if size}
 
@@ -214,9 +214,10 @@ class Printer:
             self.put(f"__shared__ __align__(16) {kind} {name}[{size}];")
 
     def _places(self, allocs: Sequence[Node]) -> dict[Node, int]:
-        """The byte offsets of arrays in shared memory. Small arrays share no bytes.
+        """Maps each array in shared memory to its byte offset.
 
-        If arrays share bytes, barriers separate their uses.
+        Small arrays share no bytes. If others share bytes, they become one memory value in `roots`,
+        so that barriers separate their uses.
         """
         if not self.is_placed:
             return in_a_row(allocs)
@@ -267,7 +268,7 @@ class Printer:
 
     @property
     def is_placed(self) -> bool:
-        """True if arrays are in one dynamic piece of shared memory, requested at launch."""
+        """True if shared arrays are parts of one dynamic allocation, requested at launch."""
         allocs = [n for n in self.allocs if n.tensor.space == "shared"]
         return bool(self.swizzles) or sum(map(bytes_of, allocs)) > STATIC_SHARED
 
@@ -331,7 +332,7 @@ class Printer:
         return self._arrived(node)
 
     def _arrived(self, node: Node) -> CudaValue:
-        """Results of a wait, when no more groups of copies are in flight than it allows."""
+        """Lets the results of a wait for asynchronous copies denote its operands, unchanged."""
         self.values[node] = self.values[node.args[0]]
         self.parts[node] = [self.values[a] for a in node.args]
         return self.parts[node][0]

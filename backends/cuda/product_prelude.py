@@ -129,7 +129,10 @@ def multiply(kernel: str) -> list[str]:
 
 
 def _group(columns: int, dtype: str) -> str:
-    """Returns a warpgroup matmul; a thread's accumulators are pairs of columns, in two rows."""
+    """Returns the C++ function of a warpgroup matmul with this number of result columns.
+
+    Each thread has accumulators in two rows (`low` and `high`), in pairs of neighbouring columns.
+    """
     count = columns // 2
     pairs = range(0, columns // 4, 2)
     return _GROUP.format(

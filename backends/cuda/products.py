@@ -106,12 +106,18 @@ class Products:
         return makes and not self.p.value(node).each and self.p.uses[node] == 1
 
     def _rows(self, arg: Node, depth: int) -> Callable[[str], str]:
-        """A left operand in registers; an instruction takes two rows and 16 contracted elements."""
+        """Returns a function from a row block to the text of its registers at step k.
+
+        The left operand is in registers, packed in pairs; a step contracts 16 elements.
+        """
         name = self._packed(arg, True)
         return lambda i: f"{name}[{i} * {depth // 16} + k]"
 
     def _matrix(self, operand: Sequence[Node], depth: int, transposed: int) -> Callable[[str], str]:
-        """A descriptor of a matrix in shared memory, for row block i (or all columns), step k."""
+        """Returns a function from a row block to the text of its wgmma descriptor at step k.
+
+        The matrix is in swizzled shared memory. A right operand is a single block, "0".
+        """
         p, (memory, row, column) = self.p, operand
         swizzle, size = p.swizzles[memory], memory.dtype.bytes
         line = swizzle // size
@@ -137,7 +143,10 @@ class Products:
         return value
 
     def _operand(self, arg: Node, is_left: bool) -> Callable[[str], str]:
-        """Returns how to fill four registers with 16 rows or columns i at step k."""
+        """Returns a function from four registers to the code that fills them at step k.
+
+        The code reads block i: 16 rows of a left operand, or 16 columns of a right one.
+        """
         source = arg.args[0] if arg.op == "transpose" else arg
         if source.op == "load_matrix":
             return self._matrices(source, is_left)
@@ -145,7 +154,10 @@ class Products:
         return lambda to: f"memcpy({to}, {name}[i * {depth // 4} + k], 16)"
 
     def _packed(self, arg: Node, is_left: bool) -> str:
-        """Packs an operand in pairs of elements: four registers per 16 rows or columns and step."""
+        """Declares registers with an operand's elements packed in pairs; returns their name.
+
+        There are four registers per 16 rows (or columns) and step along the contracted axis.
+        """
         rows, depth = registers_of(arg.tensor)[:: 1 if is_left else -1]
         p = self.p
         # in a block of eight rows or columns by eight along the contracted axis, a pair is adjacent
@@ -168,7 +180,10 @@ class Products:
         return name
 
     def _matrices(self, node: Node, is_left: bool) -> Callable[[str], str]:
-        """Loads four 8 x 8 matrices at a time; eight lanes give the row addresses of each."""
+        """As `_operand`, for an operand in shared memory: `ldmatrix` loads four 8 x 8 matrices.
+
+        Eight lanes give the row addresses of each of the four.
+        """
         p, memory = self.p, node.args[0]
         pitch = p.access.strides(memory.tensor)[0]
         row, column = (p.value(x).text for x in node.args[1:])

@@ -26,7 +26,7 @@ def count_of(type_: TensorType) -> int:
 
 
 def at(element: str, index: str) -> str:
-    """The text of an element, with index i replaced."""
+    """Returns the text of an element, with its loop index `i` replaced by `index`."""
     if index == "i":
         return element
     plain = index if index.isalnum() else f"({index})"

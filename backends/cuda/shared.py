@@ -25,7 +25,7 @@ def bytes_of(alloc: Node) -> int:
 
 
 def in_a_row(allocs: Sequence[Node]) -> dict[Node, int]:
-    """The offset of each array if they share no bytes; swizzled arrays come first."""
+    """Returns the byte offset of each array, one array after the other; swizzled ones first."""
     placed: dict[Node, int] = {}
     end = 0
     for alloc in sorted(allocs, key=alignment_of, reverse=True):

@@ -87,12 +87,18 @@ class Threads:
         return self.p.value(node.args[0]) if node in self.p.packed else None
 
     def _lazy(self, node: Node, element: str) -> CudaValue:
-        """A value without registers, given by the text of its elements."""
+        """Returns a value without registers: readers print the text `element` in its place.
+
+        The text contains the element's index `i`; a scalar gets the text of element 0.
+        """
         count = count_of(node.tensor)
         return CudaValue("", count, each=element) if count else CudaValue(at(element, "0"))
 
     def _renamed(self, node: Node, index: str) -> CudaValue:
-        """The registers of the operand, reordered or repeated."""
+        """Returns the operand's registers in another order or repeated, without any statement.
+
+        `index`: the text of the index in the operand, for element `i` of the result.
+        """
         source = self.p.value(node.args[0])
         if not source.count:
             return replace(source, count=count_of(node.tensor), each=source.text)
@@ -225,7 +231,7 @@ class Threads:
         return target
 
     def filled(self, node: Node) -> CudaValue:
-        """The value in registers of its own, one per element."""
+        """Returns a value in registers of its own, one per element; copies it if necessary."""
         value = self.p.value(node)
         if not value.each and self.p.c_type(node) == c_type(node.dtype):
             return value
@@ -235,7 +241,7 @@ class Threads:
 
 
 def _coordinate(name: str, sizes: Sequence[int], axis: int) -> str:
-    """The coordinate on one axis of the element with row-major index `name`."""
+    """Returns the text of the coordinate on an axis of row-major index `name` in a tile."""
     if sizes[axis] == 1:
         return "0"
     inner = math.prod(sizes[axis + 1 :])
@@ -244,7 +250,10 @@ def _coordinate(name: str, sizes: Sequence[int], axis: int) -> str:
 
 
 def _index(name: str, sizes: Sequence[int], axes: Sequence[int]) -> str:
-    """The index of an element in a tile with some of the axes, from its index in the whole tile."""
+    """Returns the text of the row-major index in a tile with only `axes`, in this order.
+
+    `name`: the row-major index in the whole tile, which has the extents `sizes`.
+    """
     if list(axes) == list(range(len(sizes))):
         return name
     terms: list[str] = []
@@ -258,7 +267,11 @@ def _index(name: str, sizes: Sequence[int], axes: Sequence[int]) -> str:
 
 
 def _scattered(name: str, parts: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> str:
-    """The contribution of an index over some axes to the index in the whole tile."""
+    """Returns the text of the share of some axes in a row-major index in the whole tile.
+
+    `name`: the row-major index over these `axes` alone, with extents `parts`; `sizes`: the extents
+    of the whole tile.
+    """
     terms: list[str] = []
     for place, axis in enumerate(axes):
         text = _coordinate(name, parts, place)

@@ -37,7 +37,8 @@ class Source:
 class CudaValue:
     """A value in C++: a scalar in each thread, or `count` registers per thread.
 
-    `each` is the text of an element if separate registers would only repeat or reorder others.
+    `each`: the text of element `i` of a value without registers, because they would only repeat or
+    reorder those of others; "" for a value with registers.
     """
 
     text: str
@@ -46,7 +47,7 @@ class CudaValue:
 
     @property
     def element(self) -> str:
-        """The text of one element, inside EACH."""
+        """The text of element `i`, for use inside the loop that the macro EACH begins."""
         if self.each:
             return self.each
         return f"{self.text}[i]" if self.count else self.text

@@ -55,7 +55,10 @@ def selected_places(key: Tensor, axis: int, numbers: Sequence[int], descending: 
 
 
 def _place(keys: Array, value: Array, number: int) -> Array:
-    """The index in each row of the element `value`, at position `number` of a stable sort."""
+    """Returns for each row the index of the element at position `number` of a stable sort.
+
+    `value`: that element's key in each row. Of equal keys, the smaller index sorts first.
+    """
     equal = keys == value
     places = equal.argmax(-1)
     tied = np.flatnonzero(np.count_nonzero(equal, axis=-1) > 1)
@@ -69,7 +72,11 @@ def _place(keys: Array, value: Array, number: int) -> Array:
 def _of_rows(
     places: Callable[[Array], Array], key: Tensor, axis: int, count: int, descending: bool
 ) -> Tensor:
-    """Applies `places` to each row of keys, in threads: NumPy releases the GIL while it sorts."""
+    """Returns `places(keys)` of the rows along an axis, as a tensor of `count` indices per row.
+
+    Runs in threads: NumPy releases the GIL while it sorts. Floats become integers of the same
+    order; for `descending` the bits of all keys are inverted.
+    """
     last = key.movedim(axis, -1)
     rows, infinity = _bits(last.reshape(-1, last.shape[-1]))
     made = np.empty((len(rows), count), np.int64)
@@ -89,7 +96,10 @@ def _of_rows(
 
 
 def _bits(rows: Tensor) -> tuple[Array, int | None]:
-    """Integers unchanged; for floats their bits, and the bits of infinity."""
+    """Returns rows as NumPy integers, and the bits of infinity for floats, else None.
+
+    Floats become the integers with the same bits, bools bytes; integers are unchanged.
+    """
     if rows.is_floating_point():
         signed = SIGNED[rows.element_size()]
         infinity = int(torch.tensor(torch.inf, dtype=rows.dtype).view(signed))

@@ -35,7 +35,11 @@ def first_places(key: Tensor, axis: int, count: int, descending: bool) -> Tensor
 
 
 def _by_place(rows: Tensor, last: Tensor, count: int, descending: bool) -> Tensor:
-    """Selects all elements before the last selected one, and the first of its equals by index."""
+    """Returns the indices of the first `count` elements of each row, in no particular order.
+
+    `last`: the last of these elements in sort order. Those that sort before it are selected, and of
+    the elements equal to it the ones with the smallest indices.
+    """
     nan, is_last_nan = rows != rows, last != last
     before = (
         (rows > last) | nan & ~is_last_nan if descending else (rows < last) | ~nan & is_last_nan

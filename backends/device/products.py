@@ -69,7 +69,11 @@ def dot_into(node: Node) -> Product:
 
 
 def _multiply(a: Tensor, b: Tensor, target: Tensor, same: bool) -> None:
-    """`[b, m, k] @ [b, k, n]`; cuBLAS accumulates 16-bit operands directly into a wider result."""
+    """Writes `[b, m, k] @ [b, k, n]` to `target`.
+
+    `same`: operands and target have one element type. Otherwise operands are cast first, except
+    that cuBLAS accumulates 16-bit operands directly into an f32 target.
+    """
     multiply = torch.bmm
     if a.shape[0] == 1:
         a, b, target, multiply = a[0], b[0], target[0], torch.mm

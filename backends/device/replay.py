@@ -41,7 +41,10 @@ _copy_all: Any = copy_all
 
 
 class CapturedGraph:
-    """A graph and the results that it writes. If it is `private`, copies of them are returned."""
+    """A captured CUDA graph, and the result tensors that each replay overwrites.
+
+    If it is `private`, replays return copies of the results, else tensors over their memory.
+    """
 
     def __init__(self, graph: Any, results: list[Tensor], private: bool = False) -> None:
         self.graph = graph
@@ -126,7 +129,11 @@ class Replays:
                 return free.replay()
 
     def _move(self, at: list[int], inputs: Sequence[Tensor]) -> None:
-        """Record the addresses of the inputs; small inputs that moved get buffers of their own."""
+        """Adopt new addresses `at` of the inputs; give small inputs that moved a buffer each.
+
+        Later calls copy these inputs to their buffers. Earlier graphs are dropped then, since they
+        read the old addresses.
+        """
         moved = [i for i, (now, then) in enumerate(zip(at, self.at)) if now != then]
         fresh = [i for i in moved if i not in self.places and inputs[i].nbytes <= COPIED]
         with torch.inference_mode(False):  # else they were writable in inference mode only
@@ -139,7 +146,7 @@ class Replays:
             self.known.move_to_end(self.key)
 
     def _placed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The inputs at the addresses that graphs read; those with buffers are copied into them."""
+        """Returns the tensors that graphs read: the inputs, or their buffers after a copy."""
         found = list(inputs)
         if self.places:
             moved = [inputs[i] for i in self.places]

@@ -114,7 +114,10 @@ class TorchDevice:
         return self.is_gpu and torch.cuda.is_current_stream_capturing()
 
     def follow(self) -> int:
-        """Make the current stream wait for the last one that used the arena. Returns its handle."""
+        """Make the current stream wait for the stream that last used the arena.
+
+        Returns the current stream's handle; 0 on a CPU. Does not wait while a graph is captured.
+        """
         if not self.is_gpu:
             return 0
         current = torch.cuda.current_stream(self.where)

@@ -24,7 +24,10 @@ class Accesses(Statements):
     """Prints statements that read and write memory."""
 
     def _offset(self, memory: Node, index: Sequence[Node], lanes: int, first: bool = False) -> str:
-        """Row-major offset of an index, as i64 or a vector of i64; `first`: only its first lane."""
+        """Returns the row-major offset of an index, as i64 or as a vector of `lanes` i64.
+
+        `first`: only the offset of the first lane.
+        """
         t = f"vector<{lanes}xi64>" if lanes else "i64"
         total: str | None = None
         stride = 1
@@ -129,7 +132,7 @@ class Accesses(Statements):
         return self.do(f"arith.cmpi ne, {value}, {zero} : {t}")
 
     def to_memory(self, value: str, dtype: DType, lanes: int) -> str:
-        """A value as it is stored in memory, of `memory_type`."""
+        """Converts a register value to its type in memory, `memory_type`: bools become bytes."""
         if dtype.kind != "b":
             return value
         t = memory_type(dtype, lanes)

@@ -21,9 +21,10 @@ def _asked(array: np.ndarray) -> int:
 
 
 def _fastest() -> Callable[[np.ndarray], int]:
-    """Picks the faster way: reading the address from memory, if the object layout is as expected.
+    """Returns the fastest function from an array to its data address.
 
-    It takes a sixth of the time of `__array_interface__`.
+    If the object layout is as expected, it reads the address from the array object, in a sixth of
+    the time of `__array_interface__`.
     """
     arrays = np.zeros(3), np.zeros((4, 2), np.float32)[1:]
     is_known = sys.implementation.name == "cpython" and all(_read(a) == _asked(a) for a in arrays)

@@ -38,7 +38,10 @@ RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
 def layout(rows: int = ROWS) -> list[int]:
-    """The tile configuration: full registers, except the rows of accumulators and left operand."""
+    """Returns the bytes of the AMX tile configuration for accumulators of `rows` rows.
+
+    Left operands have as many rows; right operands fill their registers.
+    """
     found = [1, *[0] * (LAYOUT - 1)]
     found[WIDTHS : WIDTHS + 2 * REGISTERS : 2] = [ROW_BYTES] * REGISTERS
     found[HEIGHTS : HEIGHTS + REGISTERS] = [rows] * REGISTERS
@@ -70,7 +73,7 @@ def configure(p: Printer, rows: int) -> None:
 
 
 def _heights(p: Printer) -> list[int]:
-    """The numbers of rows of accumulators, over all matmuls of a kernel."""
+    """Returns the distinct numbers of accumulator rows in the AMX matmuls of a kernel, sorted."""
     tiles = (tile_extents(n) for _, n in walk(p.block) if is_stored(n, p.cpu))
     return sorted({min(ROWS, t.rows) for t in tiles if t is not None})
 
@@ -117,7 +120,11 @@ class _Tiles(Operands):
     def _block(
         self, left: str, right: str, out: str, row: int, across: tuple[int, int], turn: str
     ) -> None:
-        """Compute one block of accumulator tiles; `turn` is its number."""
+        """Compute and store one block of accumulator tiles.
+
+        `across`: its number of tiles below and beside each other. `turn`: the number of the block,
+        which determines the cache lines that it prefetches for later blocks.
+        """
         p, mma = self.p, self.mma
         below, beside = across
         sums = [[i * beside + j for j in range(beside)] for i in range(below)]
@@ -130,7 +137,10 @@ class _Tiles(Operands):
                 self._do("llvm.x86.tilestored64", number, memory=(place, row * F32.bytes))
 
     def _over(self, depth: int, left: str, right: str, sums: list[list[int]], turn: str) -> None:
-        """Add the products over the axes from `depth` on."""
+        """Add the products over the contracted axes from number `depth` on, in nested loops.
+
+        `left` and `right`: the operands' addresses. `sums`: the block's tile registers.
+        """
         p, mma = self.p, self.mma
         name, extent = self.axes[depth]
         is_last = depth == len(self.axes) - 1
@@ -154,7 +164,7 @@ class _Tiles(Operands):
         loop(p, extent // by, add)
 
     def _ask(self, right: str, beside: int) -> None:
-        """Prefetch the tiles of the right operand for the next step, row by row."""
+        """Prefetch to L1 the tiles of the right operand that the next step reads."""
         p, mma, row = self.p, self.mma, self.b_stride[self.axes[-1][0]]
         rows = mma.depth // mma.group
         for i in range(rows, 2 * rows):
@@ -179,7 +189,7 @@ class _Tiles(Operands):
                 self._do(mma.intrinsic, total, number, other)
 
     def _do(self, name: str, *registers: int, memory: tuple[str, int] | None = None) -> None:
-        """Print an instruction on registers, and on memory with a row pitch in bytes."""
+        """Print an AMX instruction on tile registers and on memory: address, row pitch in bytes."""
         p = self.p
         args = [p.constant(f"{r} : i8") for r in registers]
         types = ["i8"] * len(args)

@@ -10,9 +10,9 @@ LANES = 16
 
 
 def scaled(b: Body, p: str, n: str, x: str, least: float) -> str:
-    """p * 2^n, with gradual underflow and overflow; 0 if x is below `least`.
+    """Returns p * 2^n, with gradual underflow and overflow; 0 in lanes where x < `least`.
 
-    Lanes with result 0 are masked off, because an underflow costs the CPU some hundred cycles.
+    These lanes are masked off, because an underflow costs the CPU some hundred cycles.
     """
     width = min(b.lanes, LANES)
     t, bits = vector(b.element, width), max(width, 8)
@@ -51,7 +51,10 @@ def above_floor(b: Body, x: str) -> str:
 
 
 def _rounding(b: Body, width: int) -> tuple[str, str]:
-    """The rounding-mode operand, which only instructions on whole registers have."""
+    """Returns the texts of the rounding-mode operand and of its type.
+
+    Only instructions on whole registers have this operand; for others both texts are empty.
+    """
     return (", " + b.do("arith.constant 4 : i32"), ", i32") if width == LANES else ("", "")
 
 
@@ -70,9 +73,9 @@ def looked_up(b: Body, table: Sequence[float], index: str) -> str:
 
 
 def _by_register(b: Body, values: Sequence[tuple[str, str]], one: Callable[..., str]) -> str:
-    """Applies an instruction register by register to values, given with their types.
+    """Splits vectors into registers, applies an instruction to each, and joins the results.
 
-    The number of lanes is a power of two.
+    `values`: pairs of a vector and its type. The number of lanes is a power of two.
     """
     width = min(b.lanes, LANES)
     made: list[str] = []

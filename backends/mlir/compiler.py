@@ -51,7 +51,7 @@ class Compiler:
         self.origins: dict[Node, tuple[str, ...]] = {}
 
     def look(self, func: Func) -> list[Node]:
-        """Returns the kernels of a function; records the names of their operands and results."""
+        """Returns the kernels of a function; records operand names and source lines of each."""
         found = [(block, node) for block, node in walk(func.body) if is_kernel(node)]
         self.arguments.update((node, argument_names(block, node)) for block, node in found)
         self.origins.update((n, kernel_lines(n, b.locs.get(n, ()))) for b, n in found)
@@ -99,9 +99,10 @@ class Compiler:
         return kernel
 
     def _build_given(self, text: str, given: str) -> jit.NativeKernel:
-        """Compiles a kernel whose text a person has written.
+        """Compiles a kernel from MLIR text that a person has written in place of ours, `text`.
 
-        Raises ParseError, StackError, and UsageError if this CPU cannot run it.
+        Raises ParseError with line and column if MLIR reports them, else StackError; UsageError if
+        this CPU lacks instructions that the text requires.
         """
         check_text_runs_here(given)
         self.readable[text] = self.located[text] = lambda: given
@@ -143,7 +144,7 @@ class Compiler:
         return describe_kernel(func, node, self.names[text], self.readable[text], "mlir")
 
     def stage(self, lower: Callable[[str], str]) -> str:
-        """The text of a stage, for every distinct kernel."""
+        """Returns a stage of every distinct kernel as text; `lower` converts MLIR text to it."""
         return "".join(
             f"// ---- {self.names[text]}\n{lower(located())}\n"
             for text, located in self.located.items()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def is_block(node: Node) -> bool:
-    """True if a statement concerns values with several rows."""
+    """True if a statement is a matmul, an alias, or concerns a tile of rank 2 or more."""
     if isinstance(node.type, TupleType) or is_loop(node) or node.op == "alloc":
         return False
     value = (moved(node) or node).tensor
@@ -36,7 +36,7 @@ def is_block(node: Node) -> bool:
 
 
 def cost(node: Node) -> float:
-    """Scalar operations of a dot."""
+    """Returns the number of scalar operations of a dot: two per multiply-add."""
     extents = parse_rule(node.attrs["rule"]).sizes([a.shape for a in node.args])
     return 2.0 * math.prod(s for s in extents.values() if isinstance(s, int))
 
@@ -69,7 +69,7 @@ def _block(p: Printer, node: Node) -> str | list[str]:
 
 
 def rows(p: Printer, node: Node) -> list[str]:
-    """The rows of a block; loads them now if it is still in memory."""
+    """Returns the vectors of a block, one per row; loads them now if it is still in memory."""
     if not is_view(p, node):
         return p.values[node].split("|")
     where = view(p, node)
@@ -85,7 +85,10 @@ def _count(node: Node) -> int:
 
 
 def _regroup(p: Printer, node: Node) -> list[str]:
-    """Reshapes the axes before the last one: the rows stay the same."""
+    """Returns the rows of a reshape that keeps the last axis: those of its operand.
+
+    Raises Unprintable for other reshapes, and for scalars.
+    """
     source = node.args[0]
     if not source.tensor.rank or not node.tensor.rank or _lanes(node) != _lanes(source):
         raise Unprintable(f"a reshape of {source.type} to {node.type}")

@@ -62,7 +62,7 @@ def _write(p: Printer, target: View, value: str, address: str, lanes: int) -> No
 
 
 def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:
-    """Loops over axes; `body` gets the addresses on both sides."""
+    """Prints loops over axes; `body` gets the current addresses in source and target."""
 
     def go(depth: int, a: str, b: str) -> None:
         if depth == len(axes):
@@ -83,7 +83,10 @@ def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Bo
 
 
 def _begin(p: Printer, k: str, width: int, size: int) -> str:
-    """The start of step `k` of `width`; the last step starts earlier, so as not to overrun."""
+    """Returns the first index of step `k`, of `width` elements, along an axis of `size`.
+
+    If the width does not divide the size, the last step starts earlier, to end with the axis.
+    """
     begin = p.do(f"arith.muli {k}, {p.constant(f'{width} : i64')} : i64")
     if size % width:
         begin = p.do(f"arith.minsi {begin}, {p.constant(f'{size - width} : i64')} : i64")
@@ -91,7 +94,7 @@ def _begin(p: Printer, k: str, width: int, size: int) -> str:
 
 
 def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Copies whole rows, if lanes are contiguous on both sides."""
+    """Copies whole rows: the last axis is contiguous in source and target."""
     *outer, (lanes, _, _) = axes
 
     def row(a: str, b: str) -> None:
@@ -101,14 +104,18 @@ def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
 
 
 def _is_line(axis: Axis, inner: Axis) -> bool:
-    """True if an axis is contiguous in the source, and its steps are whole words in the target."""
+    """True if `axis` is contiguous in the source, and `inner` fills a step of it in the target.
+
+    Only an axis of even size is accepted.
+    """
     return axis[1:] == (1, inner[0]) and inner[2] == 1 and axis[0] % 2 == 0
 
 
 def _in_registers(source: View, lanes: int) -> View | None:
-    """Returns how a transpose reads rows, if they fill registers; else None.
+    """Returns the view through which a transpose in registers reads rows of `lanes` elements.
 
-    It reads words, before or after conversion, or short elements that are packed in words.
+    It reads words, before or after conversion, or short elements that are packed in words. None if
+    the conversion does not allow this, or if rows do not fill registers.
     """
     is_same = source.dtype == source.to and source.to.kind != "b"
     is_read_first = source.dtype.bytes == WORD > source.to.bytes
@@ -118,7 +125,10 @@ def _in_registers(source: View, lanes: int) -> View | None:
 
 
 def _as_words(source: View, target: View) -> tuple[View, View] | None:
-    """Views both sides as words, if whole words of short elements are contiguous on both."""
+    """Returns both views with each run of short elements as one word, for a faster copy.
+
+    None unless the last axis is one word, contiguous in both, and copied without conversion.
+    """
     views, count = (source, target), WORD // source.to.bytes
     if count == 1 or source.dtype != source.to or target.dtype != source.to or source.raised:
         return None
@@ -134,7 +144,7 @@ def _as_words(source: View, target: View) -> tuple[View, View] | None:
 
 
 def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Interleaves the elements of some source rows to one row."""
+    """Copies to each target row the interleaved elements of the rows along the last axis."""
     *outer, (lanes, _, _), (count, apart, _) = axes
 
     def row(a: str, b: str) -> None:
@@ -145,14 +155,17 @@ def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> Non
 
 
 def _takes_turns(p: Printer, source: View, axes: Sequence[Axis]) -> bool:
-    """True if elements of some rows are interleaved in the target, less than a vector at a time."""
+    """True if the target has element 0 of all rows, then element 1 of all rows, and so on.
+
+    The last axis is that of the rows; it must have more than one, and less than fill a vector.
+    """
     (count, _, last), others = axes[-1], axes[:-1]
     is_short = 1 < count * source.to.bytes < p.cpu.vector_bytes
     return is_short and last == 1 and any(a[1:] == (1, count) for a in others[-1:])
 
 
 def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Interleaves some source rows, one vector of each at a time, to as many target vectors."""
+    """Copies rows to an interleaved target: reads one vector of each row, writes as many."""
     *outer, (size, _, _), (count, apart, _) = axes
     most = p.cpu.vector_bytes // source.to.bytes
     width = min(most, 1 << (size.bit_length() - 1))
@@ -175,7 +188,10 @@ def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -
 
 
 def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
-    """Interleaves vectors to as many vectors, recursively: each half first."""
+    """Returns as many vectors as `lines`, with the interleaved lanes of all of them.
+
+    Interleaves each half of the vectors first, then the two halves.
+    """
     count = len(lines)
     if count == 1:
         return lines
@@ -192,7 +208,10 @@ def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
 
 
 def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) -> str:
-    """A vector of selected lanes of others, merged one vector at a time."""
+    """Returns a vector of lanes picked from several vectors, by one shuffle per vector.
+
+    `picks`: for each lane of the result the vector, an index in `parts`, and its lane there.
+    """
     width = len(picks)
     first, *others = sorted({vector for vector, _ in picks})
     made, places = parts[first], [lane for _, lane in picks]
@@ -207,7 +226,7 @@ def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) 
 
 
 def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
-    """Interleaves vectors with so many lanes each to one vector."""
+    """Interleaves a power of two of vectors, with `lanes` lanes each, to one vector."""
     picks = [place for i in range(lanes) for place in (i, lanes + i)]
     t, bits, count = shaped(dtype, lanes), dtype.bits, len(rows)
     while len(rows) > 1:
@@ -231,7 +250,7 @@ def _squares(
     column: Axis,
     lane: Axis,
 ) -> None:
-    """Transpose in registers: another axis than the lanes is contiguous in the source.
+    """Transposes in registers: the source is contiguous along `column`, the target along `lane`.
 
     Rows of short elements are first packed to rows of words.
     """
@@ -239,7 +258,7 @@ def _squares(
     width, word = many * LANES, read.to if many == 1 else I32
 
     def row(left: str, first: int) -> str:
-        """Words at the first columns, of as many rows as one word has elements."""
+        """Loads COLUMNS elements of each of `many` rows from `first` on, packed in words."""
         parts = [
             read.read(p, at(p, left, (first + j) * lane[1], read.dtype), COLUMNS)
             for j in range(many)
@@ -272,7 +291,7 @@ def _squares(
 
 
 def _bits(p: Printer, x: str, source: DType, many: int, target: DType, lanes: int) -> str:
-    """Bitcast to so many lanes of another type."""
+    """Bitcasts a vector of `many` source elements to `lanes` elements of another type."""
     return p.do(f"vector.bitcast {x} : {shaped(source, many)} to {shaped(target, lanes)}")
 
 

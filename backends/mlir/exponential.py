@@ -48,7 +48,10 @@ _TYPES = {
 
 
 def _times_power(b: Body, p: str, z: str) -> str:
-    """p * 2^n, with gradual underflow and overflow; z is n + the magic number."""
+    """Returns p * 2^n, with gradual underflow and overflow, for z = n + the magic number.
+
+    The magic number (`_Type.magic`) is so large that n is the difference of the two bit patterns.
+    """
     # two factors with half the exponent each, so that neither leaves the normal range
     t = _TYPES[b.element]
     n = b.iop("subi", b.to_bits(z), b.to_bits(b.f(t.magic)))
@@ -67,7 +70,10 @@ def _has_scalef(b: Body) -> bool:
 
 
 def _powers(b: Body, x: str, least: float, near: Callable[[str], tuple[str, str]]) -> str:
-    """A power that is 0 if x is below `least`. `near` returns n + magic, and p of p * 2^n."""
+    """Returns the exponential that `near` computes; 0 in lanes where x is below `least`.
+
+    `near` returns n + the magic number, and p, of the result p * 2^n.
+    """
     if _has_scalef(b):
         z, p = near(x)
         return scaled(b, p, b.sub(z, MAGIC), x, least)

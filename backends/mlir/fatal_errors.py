@@ -24,7 +24,7 @@ class FatalError(Exception):
 
 
 class _Job:
-    """A call in another thread, and its result or error."""
+    """A call that another thread runs, and its result or the exception that it raised."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call

@@ -22,7 +22,10 @@ def prefetch(p: Printer, address: str, level: int) -> None:
 
 
 class Fetch:
-    """Prefetches the lines of a block, a few in each step of a loop."""
+    """Prefetches the cache lines of a block to L2, a few in each step of a loop.
+
+    Does so only for a block whose rows have a constant stride.
+    """
 
     def __init__(self, p: Printer, block: Node) -> None:
         self.p, self.block = p, view(p, block)
@@ -36,7 +39,10 @@ class Fetch:
         self.is_plain = len(outer) < 2  # rows with a constant stride
 
     def step(self, number: str, steps: int) -> None:
-        """Prefetch the lines of one of `steps` steps; surplus steps repeat the last line."""
+        """Prefetch the share of step `number` of `steps` in the cache lines of the block.
+
+        If steps remain after the last line, they prefetch it again.
+        """
         if not self.is_plain:
             return
         p, total = self.p, self.rows * self.lines
@@ -49,7 +55,7 @@ class Fetch:
             self._line(line)
 
     def _line(self, number: str) -> None:
-        """Prefetch one line, by its number."""
+        """Prefetch one cache line of the block, by its number, counted row by row."""
         base, size = self.block.base, LINE // self.block.dtype.bytes
         if self.rows > 1:
             many = self._number(self.lines)

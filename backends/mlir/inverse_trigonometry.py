@@ -58,7 +58,10 @@ def acos(b: Body) -> str:
 
 
 def _arcsine(b: Body) -> tuple[str, str, str]:
-    """Returns if |x| is small; |x|, or the sine of half the other angle; and arcsine minus sine."""
+    """Returns the mask of small |x|, a sine s, and arcsin(s) - s, to compute arcsin |x|.
+
+    s is |x| if that is small, else the sine of half the complementary angle.
+    """
     size = b.op("math.absf", "%x0")
     is_small = b.compare("olt", size, 0.5)
     half = b.op("math.sqrt", b.fma(size, -0.5, 0.5))

@@ -15,14 +15,17 @@ _COPY = "(!llvm.ptr, !llvm.ptr, i64) -> ()"
 
 
 class State(NamedTuple):
-    """A part of the state, as an iteration reads it, or as it writes it for the next."""
+    """A carried value of the loop, by its number `slot`: the copy that an iteration reads.
+
+    `is_next`: the copy that the iteration writes for the next one.
+    """
 
     slot: int
     is_next: bool = False
 
 
 class Cell(NamedTuple):
-    """A single element in a local variable of the function."""
+    """A value with a single element between kernels, in a local variable of the function."""
 
     name: str
 

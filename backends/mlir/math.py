@@ -120,7 +120,7 @@ llvm.store %x{k}, %m{k} : {b.type}, !llvm.ptr""")
 
 
 def _unless(b: Body, outside: str, fast: str, name: str) -> str:
-    """`fast`, or libm for the whole vector if any lane of the mask `outside` is set."""
+    """Returns `fast`, or libm's results for all lanes if any lane of `outside` is set."""
     any_lane = outside
     if b.lanes > 1:
         bits = b.do(f"llvm.bitcast {outside} : {b.mask} to i{b.lanes}")
@@ -160,7 +160,7 @@ def _erf_by_polynomials(b: Body) -> str:
 
 
 def _or_libm(write: Callable[[Body], tuple[str, str]], name: str) -> _Writer:
-    """Returns a writer that uses `write`, or libm if any lane of its mask is set."""
+    """Returns a writer with the result of `write`; libm's if any lane of its mask is set."""
 
     def checked(b: Body) -> str:
         fast, outside = write(b)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
-    """Returns the rows of a dot."""
+    """Prints a dot by the micro-kernel for its operands; returns its rows, a vector each."""
     mma, found = mma_of(node, p.cpu), tile_extents(node)
     if is_along_depth(node) and (found is None or found.group == 1):
         return _DepthSums(p, node, mma).rows()
@@ -34,7 +34,10 @@ def multiply(p: Printer, node: Node) -> list[str]:
 
 
 class _MmaSums(Sums):
-    """Sums by an instruction that multiplies and adds neighbours, or by multiply-adds."""
+    """Sums of a dot by an instruction that multiplies groups of neighbours and adds them up.
+
+    Neighbours are along the contracted axis. Without `mma` it uses multiply-adds.
+    """
 
     def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
         self.mma = mma
@@ -67,7 +70,10 @@ class _MmaSums(Sums):
         )
 
     def without_offset(self, rows: list[list[str]]) -> list[list[str]]:
-        """Subtract the contribution of the offset, which is in the last row."""
+        """Returns the sums without the contribution of the offset that operands are raised by.
+
+        The last row has this contribution and is dropped. Rows without an offset are unchanged.
+        """
         if not self.raise_by:
             return rows
         *rows, more = rows
@@ -82,13 +88,13 @@ class _MmaSums(Sums):
         return self.p.do(f"vector.bitcast {vector} : {t} to {words}"), words
 
     def offset_word(self) -> str:
-        """The offset for each neighbour in a word."""
+        """Returns a 32-bit word with the instruction's operand offset in each of its elements."""
         assert self.mma is not None
         each = bytes([self.mma.offset] * self.mma.group)
         return self.p.constant(f"{int.from_bytes(each, 'little', signed=True)} : i32")
 
     def from_words(self, word: str) -> str:
-        """Repeats a word over a vector, bitcast to neighbours."""
+        """Repeats a 32-bit word over a vector, and bitcasts it to elements of the right operand."""
         assert self.mma is not None
         words = shaped(I32, self.mma.lanes)
         spread = self.p.do(f"vector.broadcast {word} : i32 to {words}")
@@ -97,7 +103,11 @@ class _MmaSums(Sums):
 
 
 class _WordSums(_MmaSums):
-    """Sums along the lanes: a word of neighbours from a row, times those of each lane."""
+    """Sums of a dot with one lane per result column: repeats a left word over all lanes.
+
+    A word is a group of neighbours along the contracted axis; the instruction multiplies it with
+    the same group of each column.
+    """
 
     def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
         super().__init__(p, node, mma)
@@ -148,7 +158,7 @@ class _WordSums(_MmaSums):
         return made
 
     def _line(self, right: str, lane: int) -> str:
-        """Loads the neighbours of some lanes."""
+        """Loads the right operand's groups of neighbours for a vector of columns from `lane` on."""
         p, group, width = self.p, self.mma.group, self.width
         right = at(p, right, lane * self.lane_stride, self.b.dtype)
         if self.is_packed:
@@ -166,10 +176,10 @@ class _WordSums(_MmaSums):
 
 
 class _DepthSums(_MmaSums):
-    """Sums along the contracted axis, which is last in both operands: one vector per element.
+    """Sums of a dot along the contracted axis, which is last in both operands.
 
-    It computes a few lanes at a time, so that their sums stay in registers. The elements of each
-    vector are added at the end.
+    Each result element has a vector of partial sums, which are added at the end. A few columns are
+    computed at a time, so that their sums stay in registers.
     """
 
     def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
@@ -204,7 +214,7 @@ class _DepthSums(_MmaSums):
         return made
 
     def _raised(self, row: str) -> str:
-        """Converts a part of a row for the instruction."""
+        """Adds the instruction's offset to a vector of the left operand, by flipping sign bits."""
         if not self.mma or not self.mma.offset:
             return row
         words, t = self.as_words(row)

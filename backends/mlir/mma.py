@@ -20,13 +20,13 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
 
 
 def is_raised(node: Node) -> bool:
-    """True if a node is a block of integers plus a constant."""
+    """True if a node adds a constant number to a block of integers."""
     is_sum = node.op == "add" and node.dtype.is_integer and node.tensor.rank > 1
     return is_sum and is_number(node.args[1])
 
 
 def _unraised(operand: Node) -> Node:
-    """The operand before it is widened and offset."""
+    """Returns the operand of a dot before it is cast and constants are added to it."""
     while is_raised(operand) or converts(operand):
         operand = operand.args[0]
     return operand

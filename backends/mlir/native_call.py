@@ -49,7 +49,10 @@ _methods: list[_Method | None] = []  # for this process: empty before the first 
 
 
 def _method(cache: Cache | None) -> _Method | None:
-    """The method that Python calls; None if the code is the engine's, which packs arguments."""
+    """Returns the method object that Python calls; compiles its code on first use.
+
+    None if MLIR's engine loaded the code, because its functions take packed arguments.
+    """
     with _lock:
         if not _methods:
             library = jit.build(TEXT, [SYMBOL], cache)

@@ -89,7 +89,7 @@ class Printer(Accesses):
         return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
 
     def _work_in(self, seconds: float) -> int:
-        """Scalar operations that the CPU does in some seconds, with one vector per cycle."""
+        """Returns the scalar operations of a CPU core in some seconds, at a vector per cycle."""
         return round(seconds * self.cpu.clock * self.cpu.lanes)
 
     def _range(self, loops: list[Block], extents: list[int], total: int, threaded: bool) -> None:
@@ -231,7 +231,10 @@ class Printer(Accesses):
     # ---- matmuls by an instruction with tile registers
 
     def sums(self, node: Node) -> View:
-        """The memory of such a matmul's result; its first reader causes the computation."""
+        """Returns the memory of a matmul result that an instruction stores from tile registers.
+
+        The first call prints the matmul, so that it is computed just before its first reader.
+        """
         if node not in self.stored:
             name, shape = f"%sums{len(self.stored)}", sizes(node)
             self.reserve(name, math.prod(shape), memory_element(node.dtype))

@@ -108,7 +108,11 @@ def _lanes_of_mask(p: Statements, mask: str, lanes: int, picks: list[int]) -> st
 
 
 def _part(p: Statements, load: Node, address: str, step: int, count: int, mask: str = "") -> str:
-    """Loads lanes from an address on, by vectors of as many elements; the last ends with them."""
+    """Loads `count` lanes, `step` elements between them, from an address on, as one vector.
+
+    Reads vectors of `count` contiguous elements and shuffles their lanes. The last vector ends with
+    the last lane, so that nothing after it is read.
+    """
     kind = f"i{8 * load.dtype.bytes}"
     t, align = f"vector<{count}x{kind}>", f"{{alignment = {load.dtype.bytes} : i64}}"
     last = (count - 1) * (step - 1)

@@ -76,7 +76,7 @@ class Operands:
         self.axes = made
 
     def is_far(self) -> bool:
-        """True if lanes are from a packed panel that does not fit the L1 cache."""
+        """True if the operand with lanes is a packed panel that does not fit the L1 cache."""
         width = self.lanes * self.lane_stride
         size = width * math.prod(extent for _, extent in self.axes) * self.b.dtype.bytes
         return self.b_stride[self.axes[-1][0]] == width and size > FIRST_LEVEL
@@ -104,7 +104,7 @@ class Sums(Operands):
         return self.lanes
 
     def rows(self) -> list[str]:
-        """The sums, one vector per row."""
+        """Prints the dot, and returns its sums, one or more vectors per row."""
         lefts = [at(self.p, self.a.base, offset, self.a.dtype) for offset in self.offsets]
         zeros = [self.zero] * (len(lefts) * (self.lanes // self.width))
         return self.sum(0, lefts, self.b.base, zeros)
@@ -163,12 +163,15 @@ class Sums(Operands):
         return self.loop(first, last, length, sums, add_block)
 
     def _at_once(self, depth: int) -> int:
-        """Steps of an axis per iteration of its loop."""
+        """Returns the unroll factor of the loop over an axis; only the last axis is unrolled."""
         is_last, extent = depth == len(self.axes) - 1, self.axes[depth][1]
         return AT_ONCE if is_last and extent % AT_ONCE == 0 else 1
 
     def _near(self) -> range:
-        """Offsets of the cache lines of a packed panel that a step prefetches from the L2 cache."""
+        """Returns the offsets, in elements, of the cache lines that a step prefetches to L1.
+
+        They are some steps ahead in the packed panel; empty if the panel fits L1.
+        """
         if not self.is_far():
             return range(0)
         width = self.lanes * self.lane_stride
@@ -176,7 +179,10 @@ class Sums(Operands):
         return range(first, first + width, LINE // self.b.dtype.bytes)
 
     def _is_turned(self) -> bool:
-        """True if rows share cache lines and steps do not, with more lines than fit in L1."""
+        """True if a cache line of the left operand has several rows, but only one step.
+
+        Only if the steps of the last axis also touch more cache lines than fit in L1.
+        """
         name, extent = self.axes[-1]
         step, row = (n * self.a.dtype.bytes for n in (self.a_stride[name], self.row_stride))
         return 0 < row < LINE <= step and extent * LINE > FIRST_LEVEL
@@ -190,7 +196,11 @@ class Sums(Operands):
         sums: list[str],
         add: Step,
     ) -> list[str]:
-        """Steps along an axis; on the last one line by line, if rows are prefetched."""
+        """Prints the loop over the steps of an axis.
+
+        If rows or later blocks are prefetched, the loop over the last axis is nested: the outer
+        loop prefetches once per cache line.
+        """
         p, (name, extent) = self.p, self.axes[depth]
         one = p.constant(f"{self._at_once(depth)} : i64")
         apart = self.a_stride[name] * self.a.dtype.bytes

@@ -22,7 +22,7 @@ Uses = dict[int, list[tuple[int, int]]]  # element offset to the (window, tap) p
 
 
 class TapSums(Sums):
-    """Sums per lane, over windows that overlap."""
+    """Sums whose lanes read overlapping windows: elements that these share are loaded once."""
 
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
@@ -68,7 +68,10 @@ class TapSums(Sums):
         return self._add(name, extent - whole, left, line, sums)
 
     def _add(self, name: str, count: int, left: str, right: str, sums: list[str]) -> list[str]:
-        """Adds the products of some taps of a row to the sums."""
+        """Adds the products of the first `count` taps of an axis to the sums of all rows.
+
+        Loads each vector of the left operand once, for all rows and taps that use it.
+        """
         p, by, made = self.p, self.b_stride[name], list(sums)
         lines = [at(p, right, tap * by, self.b.dtype) for tap in range(count)]
         taps = [self.b.read(p, line, self.lanes) for line in lines]

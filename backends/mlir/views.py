@@ -60,7 +60,7 @@ def in_memory(p: Printer, node: Node) -> bool:
 
 
 def fetched(node: Node) -> list[Node]:
-    """Blocks to prefetch while a block in memory is read."""
+    """Returns the blocks that an operand's `fetch` ops say to prefetch while it is read."""
     found: list[Node] = []
     while node.op in VIEWS or is_raised(node):
         found += node.args[1:] if node.op == "fetch" else ()
@@ -107,7 +107,10 @@ def view(p: Printer, node: Node) -> View:
 
 
 def _window_strides(block: View, node: Node) -> tuple[int, ...]:
-    """Strides between neighbouring windows, and between the taps of a window, in elements."""
+    """Returns the strides of the windows (`unfold`) of a block, in elements.
+
+    For each windowed axis there is one from window to window, then one from tap to tap.
+    """
     first, count = node.attrs["axis"], len(node.attrs["window"])
     own = block.strides[first : first + count]
     places, taps = (
@@ -118,7 +121,10 @@ def _window_strides(block: View, node: Node) -> tuple[int, ...]:
 
 
 def _cut(block: View, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides for a shape whose axes are parts of the block's axes; None if they are not."""
+    """Returns the strides of a view of the block with another shape; None if there is none.
+
+    Each axis of the shape must be a part of one axis of the block, or all of it.
+    """
     left = [(s, t) for s, t in zip(block.shape, block.strides) if s > 1]
     made: list[int] = []
     for size in reversed(shape):
@@ -162,7 +168,7 @@ def step(p: Printer, base: str, index: str, stride: int, dtype: DType) -> str:
 
 
 def places(shape: Sequence[int]) -> list[list[int]]:
-    """All indices of a small block."""
+    """Returns the indices of all elements of a block, in row-major order."""
     found: list[list[int]] = [[]]
     for size in shape:
         found = [[*place, i] for place in found for i in range(size)]

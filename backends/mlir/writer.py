@@ -128,7 +128,7 @@ class Body:
         return self.do(f"arith.select {mask}, {self.f(a)}, {self.f(b)} : {kinds}")
 
     def at_least(self, a: str, low: float) -> str:
-        """max that keeps nan; on x86 one maxps, as is its counterpart below."""
+        """Returns the larger of a and `low`, or nan for nan; on x86 this is one maxps."""
         return self.select(self.compare("olt", a, low), low, a)
 
     def at_most(self, a: str, high: float) -> str:

@@ -39,7 +39,10 @@ def is_capturable(node: Node, inner: Sequence[BlockProgram]) -> bool:
 
 
 def _branch(branches: Sequence[BlockProgram]) -> Make:
-    """Executes one branch; an index out of range is clamped to the first or last one."""
+    """Returns a function that runs the branch whose number is its first array.
+
+    A number out of range is clamped to the first or last branch.
+    """
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
         number = min(max(int(arrays[0]), 0), len(branches) - 1)
@@ -49,7 +52,7 @@ def _branch(branches: Sequence[BlockProgram]) -> Make:
 
 
 def _turns(body: BlockProgram, count: int, device: Device) -> Make:
-    """Executes a loop with a known trip count, so no condition is evaluated."""
+    """Returns a function that runs a loop body `count` times, without testing a condition."""
     updated = body.updated
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
@@ -62,7 +65,10 @@ def _turns(body: BlockProgram, count: int, device: Device) -> Make:
 
 
 def _loop(test: BlockProgram, body: BlockProgram, device: Device) -> Make:
-    """Evaluates the condition before each iteration; a result may be an operand left unchanged."""
+    """Returns a function that runs a loop while `test` is true, tested before each iteration.
+
+    A result may be an operand that no iteration changed.
+    """
     updated = body.updated
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:

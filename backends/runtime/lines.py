@@ -14,7 +14,9 @@ def place_of(line: str) -> tuple[str, int]:
 
 
 def in_full(origins: Sequence[str], whole: Sequence[str]) -> tuple[str, ...]:
-    """Source lines of a kernel's text. If the kernel has a single source line, all text gets it.
+    """Returns the source line of each line of a kernel's text.
+
+    If the kernel has a single source line, all text gets that, else the lines in `origins`.
 
     Args:
         origins: the source line of each line of the text; "" for a statement without one.

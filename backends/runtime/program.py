@@ -99,7 +99,10 @@ class BlockProgram:
             return self.device.seconds(marks)
 
     def turn(self, arrays: Sequence[Array], stream: int) -> list[Array]:
-        """One iteration of a loop: as `work`, but inputs may be `updated` or returned uncopied."""
+        """Runs the block as one iteration of a loop; see `work`.
+
+        It may overwrite the inputs in `updated`, and return inputs without copying them.
+        """
         return self.work(arrays, stream, self.shared_in_loops)
 
     def work(
@@ -147,7 +150,10 @@ class BlockProgram:
 
 
 def _shared(results: Sequence[RuntimeValue], own: Sequence[str]) -> tuple[int, ...]:
-    """Numbers of the results to copy: not from an `own` source, or aliasing an earlier result."""
+    """Returns the numbers of the results to copy, so that the caller owns each exclusively.
+
+    These are results whose memory is not from a source in `own`, or is that of an earlier result.
+    """
     given: set[RuntimeValue] = set()
     found: list[int] = []
     for number, result in enumerate(results):

@@ -136,6 +136,6 @@ def _flops(nodes: Iterable[Node]) -> float:
 
 
 def _moved(node: Node) -> float:
-    """Bytes of operands and results."""
+    """Returns the bytes of a node's operands and results; symbolic sizes are not counted."""
     types = [t for n in (*node.args, node) for t in n.types]
     return float(sum(t.bytes for t in types if isinstance(t.bytes, int)))

@@ -369,7 +369,7 @@ class _Printer(Values):
         self._left(node, names)
 
     def _left(self, node: Node, names: Sequence[str]) -> None:
-        """Record the results of a loop, by the names of its carried values."""
+        """Lets a loop's node denote its results: the variables of its carried values."""
         self.text[node] = ", ".join(names)
         self.actual[node] = () if len(names) > 1 else shape_of(node)
 

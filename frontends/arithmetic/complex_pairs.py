@@ -129,7 +129,10 @@ def equal(b: Builder, x: Pair, y: Pair) -> Node:
 
 
 def _by_size(b: Builder, x: Pair) -> tuple[Node, Node]:
-    """Returns the larger absolute part, and smaller over larger; inf and 0 for infinite `x`."""
+    """Returns the larger of |re| and |im|, and the ratio of the smaller to it.
+
+    The ratio is 0 if the smaller one is 0; for infinite `x` the results are inf and 0.
+    """
     re, im, is_infinite = b.abs(x.re), b.abs(x.im), _is_infinite(b, x)
     large, small = b.max(re, im), b.min(re, im)
     limit, zero = constant(math.inf, large.dtype), constant(0.0, large.dtype)

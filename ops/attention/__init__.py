@@ -23,7 +23,7 @@ _HALVES = ("bf16", "f16")
 
 
 def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
-    """Returns why `flash_triton` and `flash_backward_triton` cannot compute it; "" if they can."""
+    """Returns why `flash_triton` and `flash_backward_triton` refuse such operands; "" if not."""
     if q.rank != 4 or q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
         return "it takes [b, h, s, d] with heads of 64 or 128"
     if q.shape[-2] != k.shape[-2]:
@@ -35,14 +35,18 @@ def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at
 
 
 def _not_specialized(q: TensorType, k: TensorType, *rest: TensorType, **at: Any) -> str:
-    """Returns why `flash_gluon` and `flash_backward_gluon` cannot compute it; "" if they can."""
+    """Returns why `flash_gluon` and `flash_backward_gluon` refuse such operands; "" if not."""
     length = q.shape[-2] if q.rank > 1 else 0
     few = not isinstance(length, int) or length < 128
     return _not_flash(q, k, *rest, **at) or ("its tiles have 128 queries" if few else "")
 
 
 def _flash(run: str, dtypes: tuple[str, ...] = _HALVES) -> tuple[Kernel, ...]:
-    """The warp-specialized kernel if a tile is full, else the Triton kernel."""
+    """Returns the kernels of a flash attention operator: the warp-specialized one is preferred.
+
+    It needs enough queries to fill a tile; else the Triton kernel runs. `run`: "module:function",
+    the module without the suffix of its language.
+    """
     folder = "stack.ops.attention"
     module, _, name = run.partition(":")
     own, other = (f"{folder}.{module}_{language}:{name}" for language in ("gluon", "triton"))
@@ -53,7 +57,7 @@ def _flash(run: str, dtypes: tuple[str, ...] = _HALVES) -> tuple[Kernel, ...]:
 
 
 def _not_decode(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
-    """Returns why `decode_triton` cannot compute it; "" if it can."""
+    """Returns why `decode_triton` refuses such operands; "" if it accepts them."""
     if q.rank != 4 or q.shape[-2] != 1:
         return "it takes one query [b, h, 1, d] of each sequence"
     if q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
@@ -281,7 +285,7 @@ def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: 
 
 
 def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) -> str:
-    """Returns why `mla_triton` cannot compute it; "" if it can."""
+    """Returns why `mla_triton` refuses such operands; "" if it accepts them."""
     if q.rank != 4 or q.shape[-2] != 1:
         return "it takes one query [b, h, 1, c] of each sequence"
     widths = q.shape[-1], q_rope.shape[-1]
@@ -291,7 +295,7 @@ def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) 
 
 
 def _not_deepseek(q: TensorType, q_rope: TensorType, *rest: TensorType, **at: Any) -> str:
-    """Returns why `mla_gluon` cannot compute it; "" if it can."""
+    """Returns why `mla_gluon` refuses such operands; "" if it accepts them."""
     why = _not_latent(q, q_rope, *rest, **at)
     widths = q.shape[-1], q_rope.shape[-1]
     return why or ("" if widths == (512, 64) else f"it takes 512 and 64 features, not {widths}")

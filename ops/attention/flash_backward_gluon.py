@@ -48,7 +48,11 @@ STAGES = 3
 def prepare_kernel(
     out_ptr, told_ptr, told_lse_ptr, lse_ptr, lines_ptr, sum_ptr, length, WIDTH: tl.constexpr
 ):
-    """For 64 queries: lse in base 2, D = sum(told * out) - told_lse, and zeroed accumulators."""
+    """Prepares 64 queries of a head for the backward pass.
+
+    Stores their lse in base 2, and D = sum(told * out) - told_lse, where `told` is the gradient of
+    the result; zeroes the accumulators of their gradients.
+    """
     tile, head, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     row, column = tile * 64 + tl.arange(0, 64), tl.arange(0, WIDTH)
     inside = row < length
@@ -70,7 +74,7 @@ def _load(
     q_desc, k_desc, v_desc, told_desc, lines_desc, q, k, v, told, lines, tiles, share,
     CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """Load the keys and values of the program, and all queries that see them."""
+    """Load the program's 128 keys and values, then all tiles of 64 queries that see them."""
     group = gl.program_id(1)
     first = gl.program_id(0) * 128
     fill(k, k_desc, [group, first, 0], 0)
@@ -90,7 +94,10 @@ def _derive(
     PART: gl.constexpr, sum_ptr, q, k, v, told, lines, ds, ds_ready, length, tiles, share, scale,
     CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
 ):  # fmt: skip
-    """Computes gradients of 64 keys and values, and of half the features of the queries."""
+    """Computes the gradients of half of the program's keys and values (64, by PART).
+
+    Also adds to the gradients of all queries that see the program's keys, for half of the features.
+    """
     WIDTH: gl.constexpr = q.tiles.shape[3]
     HALF: gl.constexpr = WIDTH // 2
     kind: gl.constexpr = q.tiles.dtype
@@ -219,7 +226,10 @@ def backward_kernel(
 
 @triton.jit
 def finish_kernel(sum_ptr, dq_ptr, length, scale, WIDTH: tl.constexpr):
-    """Converts the sums of 64 queries from register order to rows."""
+    """Stores the summed gradients of 64 queries as rows of dq, times `scale`.
+
+    The sums are in the order of the registers that they were added from.
+    """
     tile, head, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     HALF: tl.constexpr = WIDTH // 2
     row, column = tl.arange(0, 64)[:, None], tl.arange(0, WIDTH)[None, :]

@@ -82,7 +82,7 @@ def _load(
     q_desc, k_desc, v_desc, q, k, v, sizes, share,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Load tiles of queries, and for each its keys and values, from the last tile to the first."""
+    """Load tiles of queries, and for each its keys and values, from the last key to the first."""
     works, tiles, heads, length = sizes
     COLUMNS: gl.constexpr = k_desc.block_type.shape[1]
     step = 0
@@ -111,7 +111,7 @@ def _ask(q, keys):
 
 @gluon.jit
 def _sums_of_lanes(p):
-    """Sums the weights that one lane has of a row, without communication between lanes."""
+    """Sums the weights of each row to eight partial sums, without communication between lanes."""
     return gl.sum(p.reshape([64, p.shape[1] // 8, 8]), 1)
 
 
@@ -169,7 +169,7 @@ def _attend_all(
     PART: gl.constexpr, o_desc, lse_ptr, q, k, v, sizes, scale,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Attention of 64 queries in each tile of the program."""
+    """Computes 64 queries, selected by PART, of each query tile of this program."""
     works, tiles, heads, length = sizes
     COLUMNS: gl.constexpr = k.tiles.shape[2]
     step = 0

@@ -100,7 +100,10 @@ def attention_kernel(
 
 
 def tiles_of(x: Tensor, rows: int) -> TensorDescriptor:
-    """Tiles [1, rows, width] of `x [..., length, width]`; elements past an end read as 0."""
+    """Returns a descriptor of tiles [1, rows, width] of `x [..., length, width]`.
+
+    Elements past an end are read as 0.
+    """
     return TensorDescriptor.from_tensor(
         x.contiguous().view(-1, *x.shape[-2:]), [1, rows, x.shape[-1]]
     )

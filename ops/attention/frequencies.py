@@ -65,7 +65,11 @@ class Rope:
         return plain
 
     def _kept(self, plain: Array) -> Array:
-        """The weight of each pair's original angle, from 1 for fast pairs to 0 for slow ones."""
+        """Returns the share of each pair's original angle: 1 for fast pairs, 0 for slow ones.
+
+        The rest is the share of that angle divided by `factor`. `plain`: original angles per
+        position.
+        """
         if self.kind == "llama3":
             turns = self.trained * plain / (2 * math.pi)
             return np.clip((turns - self.slow) / (self.fast - self.slow), 0, 1)
@@ -75,7 +79,7 @@ class Rope:
         return 1 - np.clip((pairs - first) / max(last - first, 0.001), 0, 1)
 
     def _pair(self, turns: float) -> float:
-        """The (real) pair index with this many rotations within the trained context."""
+        """Returns the (real) pair that makes `turns` rotations within the trained context."""
         wave = self.trained / (turns * 2 * math.pi)
         return self.width * math.log(wave) / (2 * math.log(self.base))
 

@@ -39,7 +39,7 @@ LEAST = 128  # minimum number of keys per program
 
 @gluon.jit
 def _bring(latent_desc, rope_desc, latent, rope, ready, sequence, start, end, tile):
-    """Start loading a tile of keys, if there is one."""
+    """Starts loading a tile of latent keys and rope keys; does nothing for a tile past `end`."""
     STAGES: gl.constexpr = latent.shape[0]
     COLUMNS: gl.constexpr = latent.shape[2]
     at = tile % STAGES

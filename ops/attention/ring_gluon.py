@@ -42,7 +42,10 @@ def ring(desc, STAGES: gl.constexpr, READERS: gl.constexpr):
 
 @gluon.jit
 def fill(held, desc, place, step):
-    """Start loading a tile, as soon as its buffer is free."""
+    """Start loading a tile to its buffer of the ring, once all readers have released the buffer.
+
+    `place`: the coordinates of the tile in `desc`. `step`: number of the tile in the ring's order.
+    """
     STAGES: gl.constexpr = held.tiles.shape[0]
     at = step % STAGES
     mbarrier.wait(held.free.index(at), (step // STAGES) & 1 ^ 1)
@@ -61,12 +64,15 @@ def filled(held, step):
 
 @gluon.jit
 def release(held, step):
-    """Mark that one group of warps is done with the tile of a step."""
+    """Mark that the calling group of warps has read the tile of a step."""
     mbarrier.arrive(held.free.index(step % held.tiles.shape[0]))
 
 
 def tiles_of(x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """Tiles [1, rows, width] of `x [..., length, width]`; elements past an end read as 0."""
+    """Returns a descriptor of tiles [1, rows, width] of `x [..., length, width]`.
+
+    Elements past an end are read as 0.
+    """
     shape = [1, rows, x.shape[-1]]
     kind = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
     layout = gl.NVMMASharedLayout.get_default_for(shape, kind)
@@ -74,7 +80,7 @@ def tiles_of(x: torch.Tensor, rows: int) -> TensorDescriptor:
 
 
 def lines_of(x: torch.Tensor, columns: int) -> TensorDescriptor:
-    """Tiles [1, lines, columns] of `x [count, lines, length]` in f32."""
+    """Returns a descriptor of tiles [1, lines, columns] of `x [count, lines, length]` in f32."""
     layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=3)
     return TensorDescriptor.from_tensor(x, [1, x.shape[1], columns], layout)
 

@@ -11,7 +11,10 @@ from stack.ir.dim import Dim, equal, less_equal, mod
 
 
 def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
-    """Raise RuleError if heads cannot be shared evenly, or if a query would see no key."""
+    """Raise RuleError if heads are not shared evenly, or if a query sees no key.
+
+    Also if there is no query, or if `window` is negative.
+    """
     if s == 0:
         raise RuleError("'q' has no queries: attention needs at least one")
     if equal(mod(h, g), 0) is False:

@@ -274,7 +274,7 @@ ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
 
 
 def _moves(source: int, target: int, slots: Sequence[int], adds: bool = False) -> Transfer:
-    """A message from slots to the same slots."""
+    """Returns a message from some slots of rank `source` to the same slots of `target`."""
     return Transfer(source, target, tuple(slots), tuple(slots), adds)
 
 
@@ -306,7 +306,10 @@ def _spreading(algorithm: str, n: int, chunks: int, steps: tuple[Step, ...], roo
 
 
 def _tree(begin: int, end: int) -> dict[int, int | None]:
-    """The parent of each rank in an in-order binary tree, whose leaves are the even ranks."""
+    """Returns the parent of each rank from `begin` to before `end` in an in-order binary tree.
+
+    The root has parent None. The leaves are at even distances from `begin`.
+    """
     size = end - begin
     if size <= 0:
         return {}
@@ -317,7 +320,10 @@ def _tree(begin: int, end: int) -> dict[int, int | None]:
 
 
 def _piped(parents: dict[int, int | None], chunks: Sequence[int]) -> list[Step]:
-    """Sends chunk after chunk up a tree, with sums, and down again."""
+    """Returns the steps of a pipelined all-reduce on a tree: sums go up, then results down.
+
+    The tree is given by the parent of each rank. Chunk i begins in step i.
+    """
     depth = {r: _depth(parents, r) for r in parents}
     deepest = max(depth.values())
     steps: list[list[Transfer]] = [[] for _ in range(len(chunks) + 2 * deepest)]

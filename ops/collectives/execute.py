@@ -95,7 +95,10 @@ def run(
 def _take(
     step: Step, buffer: Tensor, rank: int, group: dist.ProcessGroup | None, limit: timedelta
 ) -> None:
-    """Execute one step: everything is read before anything is written."""
+    """Execute one step of a schedule for this rank: its sends, receives and local copies.
+
+    All slots are read before any is written.
+    """
     mine = [t for t in step if rank in (t.source, t.target)]
     messages: list[dist.P2POp] = []
     parts: list[tuple[Transfer, Tensor]] = []
@@ -131,7 +134,7 @@ def _put(buffer: Tensor, transfer: Transfer, part: Tensor) -> None:
 
 
 def _rows(buffer: Tensor, slots: Sequence[int]) -> Tensor:
-    """Slots of the buffer: a view if they are contiguous, else a copy (without an index tensor)."""
+    """Returns slots of the buffer: a view if they are contiguous, else a copy."""
     parts = [buffer[run] for run in _runs(slots)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

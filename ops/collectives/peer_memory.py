@@ -56,7 +56,7 @@ def predicted(
 
 
 def _pushed(collective: str, ranks: int, size: int) -> int:
-    """Bytes that a rank pushes to each other rank."""
+    """Returns the bytes that a rank sends to each other rank by pushing, for `size` input bytes."""
     return size // ranks if collective in ("reduce_scatter", "all_to_all") else size
 
 
@@ -180,7 +180,11 @@ class PeerMemory(WaitLimit):
             raise UsageError(f"axis 0 of {list(x.shape)} does not divide by {self.world} ranks")
 
     def _way(self, collective: str, x: Tensor, way: str, row: int = 1) -> str:
-        """Selects a way; `row`: number of elements that must not be split."""
+        """Returns `way`, or by default the way predicted to be fastest, if it supports the input.
+
+        Raises UsageError for an input that is too large or not dense, for sums of other types than
+        floats, and if no allowed way supports it. `row`: number of elements that must not be split.
+        """
         self.check()
         if x.nbytes > self.half:
             raise UsageError(f"{x.nbytes} bytes do not fit the {self.half} of this peer memory")
@@ -198,7 +202,7 @@ class PeerMemory(WaitLimit):
         raise UsageError(f"{collective} of {list(x.shape)} {x.dtype}: {why}")
 
     def _why_not(self, collective: str, way: str, x: Tensor, row: int) -> str:
-        """The reason why an input cannot go this way; "" if it can."""
+        """Returns the reason why a way does not support an input; "" if it does."""
         if way == "two_shot" and x.numel() // row % self.world:
             return f"for two shots, {self.world} ranks must divide the input"
         if way != "push":

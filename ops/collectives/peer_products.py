@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 def meet(
     flags, turns, failed, patience, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr
 ):
-    """Barrier: wait until all ranks have called this equally often."""
+    """A barrier of all ranks: waits until each has launched this kernel as often as this one."""
     turn = tl.load(turns) + 1
     tl.store(turns, turn)
     _tell(flags, 0, 0, turn, RANK, WORLD, PEERS)
@@ -124,7 +124,10 @@ class PeerProducts(WaitLimit):
             raise UsageError(f"{size} bytes do not fit the {self.size} of this peer memory")
 
     def _slot(self, holder: int, source: int, like: Tensor) -> Tensor:
-        """The buffer in which a rank receives data from another one."""
+        """Returns the part of rank `holder`'s memory that receives data from rank `source`.
+
+        It has the shape and type of `like`.
+        """
         offset = source * self.size // like.element_size()
         return self.seen.get_buffer(holder, like.shape, like.dtype, offset)
 

@@ -32,7 +32,10 @@ LOOK: tl.constexpr = tl.constexpr(4096)  # polls between checks of the time limi
 
 @triton.jit
 def _count(turns, pid, turn, COUNTERS: tl.constexpr):
-    """End a call that began at `turn`: advance all counters, also of programs it did not use."""
+    """Advance the counters in `turns` at the end of a call that began at `turn`.
+
+    Each program writes a share of them, including those of programs that this call did not have.
+    """
     tl.debug_barrier()  # all threads have read it
     counters = tl.arange(0, COUNTERS)
     mine = counters % tl.num_programs(0) == pid
@@ -41,13 +44,13 @@ def _count(turns, pid, turn, COUNTERS: tl.constexpr):
 
 @triton.jit
 def _half(turn):
-    """The half of the memory that a call uses."""
+    """Returns which half of the double-buffered memory a call uses: 0 or 1."""
     return (turn // CHUNKS) & 1
 
 
 @triton.jit
 def _tell(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
-    """Signal the programs with this number on all ranks that this one has reached `turn`.
+    """Signal to program `pid` of all ranks that program `pid` of this rank has reached `turn`.
 
     A flag contains the last `turn` that its rank has reached, so it is never reset. All peers are
     signalled concurrently, by one thread each.
@@ -80,7 +83,7 @@ def _await(
     flags, failed, patience, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr,
     PEERS: tl.constexpr,
 ):  # fmt: skip
-    """Wait until the programs with this number on all ranks have reached `turn`."""
+    """Wait until program `pid` of every rank has reached `turn`, or the time limit is over."""
     peers = tl.arange(0, PEERS)
     there = peers < WORLD
     own = tl.load(flags + RANK).to(tl.pointer_type(tl.int32)) + (phase * MOST + pid) * WORLD
@@ -97,7 +100,7 @@ def _await(
 
 @triton.jit
 def _memory(data, rank, kind):
-    """The aligned start of a rank's data."""
+    """Returns the pointer to a rank's memory; it is aligned to 16 bytes."""
     return tl.multiple_of(tl.load(data + rank).to(kind), 16)
 
 
@@ -106,7 +109,7 @@ def _memory(data, rank, kind):
 
 @triton.jit
 def _unit(number, part, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Offsets of the elements of a unit in a part, and a mask of those in bounds."""
+    """Returns the offsets of unit `number` in a part of `part` elements, and their mask."""
     lanes = tl.arange(0, BLOCK)
     at = number * WIDTH + lanes
     return at, (at < part) & (lanes < WIDTH)
@@ -117,7 +120,7 @@ def _publish(
     x, data, flags, turn, pid, part, half, units, span, PARTS: tl.constexpr, RANK: tl.constexpr,
     WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy the input to the memory that others read, and signal them, chunk by chunk."""
+    """Copy the input to this rank's memory, and signal to all ranks after each chunk."""
     wide = tl.cast(part, tl.int64)
     own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + _half(turn) * half
     for first in range(0, units, span):
@@ -133,7 +136,10 @@ def _publish(
 
 @triton.jit
 def _sum(x, data, place, seen, begin, RANK: tl.constexpr, WORLD: tl.constexpr):
-    """The sum over all ranks at some offsets, in rank order: the same bits on all ranks."""
+    """Returns the sum over all ranks at some offsets, in f32.
+
+    It is added in the order of the ranks, so that all of them get the same bits.
+    """
     kind = tl.pointer_type(x.dtype.element_ty)
     total = tl.zeros(place.shape, tl.float32)
     for peer in tl.static_range(WORLD):  # pyright: ignore
@@ -144,7 +150,10 @@ def _sum(x, data, place, seen, begin, RANK: tl.constexpr, WORLD: tl.constexpr):
 
 @triton.jit
 def _beside(residual, weight, at, seen, WIDTH: tl.constexpr):
-    """Load the operands of a norm, before the sum is available."""
+    """Load residual and weight for a unit of a norm early, before the sum is available.
+
+    Without a norm the results are placeholders.
+    """
     if weight is None:
         return seen, seen  # unused
     else:
@@ -155,7 +164,11 @@ def _beside(residual, weight, at, seen, WIDTH: tl.constexpr):
 
 @triton.jit
 def _finish(total, out, at, seen, before, gain, added, eps, WIDTH: tl.constexpr):
-    """Write a unit; with `added`, write its RMSNorm with the residual, and their sum."""
+    """Write a unit of sums to `out`.
+
+    With a norm (`added` is given), adds the residual, writes these sums to `added`, and their
+    RMSNorm times the weight to `out`.
+    """
     if added is not None:
         kind = out.dtype.element_ty
         total = (total.to(kind).to(tl.float32) + before.to(tl.float32)).to(kind)
@@ -174,10 +187,11 @@ def push(
     PARTS: tl.constexpr, REDUCES: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A collective of small data: every 32 bits of data carry the number of the call.
+    """A collective of small data: each 64-bit word has 32 bits of data and the call's number.
 
-    `REDUCES`: parts are summed; else concatenated. `part`, `WIDTH` and `BLOCK` count elements, of
-    which a word has `FIT`; `room` is the number of words from one rank to another.
+    Readers wait for that number, so no flags are needed. `REDUCES`: parts are summed; else
+    concatenated. `part`, `WIDTH` and `BLOCK` count elements, of which a word has `FIT`; `room` is
+    the number of words from one rank to another.
     """
     pid = tl.program_id(0)
     turn = tl.load(turns + pid)
@@ -216,7 +230,10 @@ def push(
 
 @triton.jit
 def _come(place, seen, turn, failed, patience):
-    """Wait for the words that a peer sends in this call, and return their data."""
+    """Wait until the words of a peer have the number of this call, and return their data.
+
+    Returns early if the time limit is over.
+    """
     word = tl.load(place, mask=seen, other=0, volatile=True)
     late = tl.max(tl.where(seen & ((word >> 32).to(tl.int32) - turn < 0), 1, 0), 0)
     polls = tl.full((), 0, tl.int32)

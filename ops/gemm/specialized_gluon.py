@@ -77,7 +77,7 @@ def _place(unit, at, sizes, held, BAND: gl.constexpr, GROUPED: gl.constexpr):
 
 @gluon.jit
 def _load(held, x_desc, w_desc, sizes, units, BAND: gl.constexpr, GROUPED: gl.constexpr):
-    """Load all tiles of operands that this program needs, in order."""
+    """Load the operands of each step of each tile of this program, in order."""
     x_slots, w_slots, ready, free, lead = held
     STAGES: gl.constexpr = w_slots.shape[0]
     HALF: gl.constexpr = x_slots.shape[1]
@@ -226,7 +226,7 @@ def _multiply(
 
 @gluon.jit
 def _store(y_desc, out, sums, row, column):
-    """Stores a result through shared memory, once the previous store has left it."""
+    """Starts storing a tile of results through shared memory, once that has been read."""
     tma.store_wait(0)
     barrier()
     out.store(sums.to(y_desc.dtype))

@@ -15,7 +15,10 @@ TILE = 256  # classes per tile
 def _streamed(
     logits: Callable[[slice], Array], classes: int, target: Array, dtype: np.dtype, ignored: int
 ) -> Array:
-    """Returns log(sum(exp)) over all tiles, minus the logit of the target from its tile."""
+    """Returns the loss of each row: log(sum(exp(logits))) minus the logit of its target.
+
+    `logits(tile)` returns the logits of a tile of classes. Rows with target `ignored` get 0.
+    """
     top = np.full(target.shape, -np.inf, dtype)
     total = np.zeros(target.shape, dtype)
     picked = np.zeros(target.shape, dtype)

@@ -10,7 +10,7 @@ from stack.hosted.arrays import Namespace
 
 
 def after(np: Any, ends: Any) -> Any:
-    """The start of each group, given the ends of groups."""
+    """Returns the start of each group of rows, given the end of each group."""
     return np.concatenate([np.full((1,), 0, np.int32), ends[:-1]], axis=0)
 
 

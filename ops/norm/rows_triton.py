@@ -70,7 +70,10 @@ def softmax_kernel(x_ptr, y_ptr, size, COLUMNS: tl.constexpr):
 
 
 def _launch(kernel: Any, x: Tensor, *rest: Any, more: tuple[Tensor, ...] = ()) -> Tensor:
-    """Launches a program per row of `x`; `rest`: operands, then numbers; `more`: more results."""
+    """Launches a kernel with a program per row of `x`, and returns its first result.
+
+    `rest`: further operands, then numbers. `more`: tensors for further results.
+    """
     y, size = torch.empty_like(x), x.shape[-1]
     tensors = [v for v in rest if isinstance(v, Tensor)]
     numbers = [v for v in rest if not isinstance(v, Tensor)]

@@ -20,13 +20,13 @@ LONGEST = (1 << 31) // LARGEST**2  # a longer sum of products may overflow 32 bi
 
 
 def lines(x: TensorType, weight: TensorType, *_: TensorType) -> str:
-    """Returns why TMA cannot copy rows of bytes of a matmul; "" if it can."""
+    """Returns why TMA cannot copy rows of the operands or the result; "" if it can."""
     (n, k), size = map(int, weight.shape), 16
     return "" if k % size == 0 and n % 8 == 0 else f"rows are not multiples of {size} bytes"
 
 
 def kernel(run: str, *dtypes: str, refuses: Callable[..., str] = lines) -> Kernel:
-    """Declares a Gluon kernel, for Hopper only."""
+    """Declares the Gluon kernel `run`, "module:function" in this folder, for Hopper only."""
     path = f"stack.ops.qgemm.{run}"
     return Kernel("cuda", path, "gluon", dtypes, refuses, capturable=True, arch="sm_90")
 

@@ -109,7 +109,7 @@ def w4a16_awq(x: Array, qweight: Array, qzeros: Array, scales: Array) -> Array:
 
 
 def _interleaved(words: int) -> Array:
-    """The position of each column in the order within words."""
+    """Returns the position of each column in AutoAWQ's order of columns within words."""
     inside = np.array([0, 4, 1, 5, 2, 6, 3, 7])
     return (8 * np.arange(words)[:, None] + inside).reshape(-1)
 

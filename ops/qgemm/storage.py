@@ -55,7 +55,7 @@ def format_named(name: str) -> Minifloat:
 
 
 def fields(np: Any, words: Any, shifts: Sequence[int], bits: int, axis: int = -1) -> Any:
-    """Replaces each word along an axis by its bit fields, in the order of `shifts`."""
+    """Unpacks words along an axis: each becomes its fields of `bits` bits, in order of `shifts`."""
     at = axis % words.ndim
     around = (slice(None),) * (at + 1)
     parts = [((words >> s) & ((1 << bits) - 1))[*around, None] for s in shifts]

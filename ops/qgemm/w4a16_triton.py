@@ -55,7 +55,7 @@ class Config:
 
 @triton.jit
 def _unpacked(codes, dtype: tl.constexpr, PTX: tl.constexpr):
-    """Unpacks the numbers of the low and of the high halves of bytes."""
+    """Returns the numbers of the low and of the high 4-bit codes of bytes, as two tensors."""
     if PTX:
         low, high = tl.inline_asm_elementwise(
             _TO_BF16,  # pyright: ignore
@@ -118,7 +118,10 @@ def w4a16_kernel(
 
 
 def step(size: int) -> int:
-    """Bytes per step: the largest power of two that divides a group; 0 if too few for a matmul."""
+    """Returns the bytes per step along k: the largest power of two that divides a group.
+
+    `size`: bytes of a group. The result is at most MOST; 0 if it is too short for a matmul.
+    """
     found = min(size & -size, MOST)
     return found if found >= 16 else 0
 

@@ -24,7 +24,7 @@ CHUNK = 128  # weights of a row that it processes at a time
 
 
 def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
-    """Declares the CUDA C++ kernel for one of its layouts."""
+    """Declares the CUDA C++ kernel for few rows of x; `path` is its function for one layout."""
     dtypes = "bf16", "f16"
     return Kernel("cuda", path, "nvrtc", dtypes, refuses, capturable=True, arch="sm_90")
 
@@ -32,7 +32,10 @@ def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
 def _not_few_rows(
     x: TensorType, groups: int, scales: TensorType | None, least: int = 32, most: int = SOME
 ) -> str:
-    """Returns why the CUDA C++ kernel cannot run, or "". Groups need at least `least` weights."""
+    """Returns why the CUDA C++ kernel for few rows of x cannot run; "" if it can.
+
+    Groups must be multiples of `least` weights, and x has at most `most` rows.
+    """
     rows, size = prod(map(int, x.shape[:-1])), int(x.shape[-1]) // groups
     if scales is not None and x.dtype is not scales.dtype:
         return "two element types"

@@ -50,7 +50,7 @@ def blocked(np: Any, combine: Combine, values: Values, axis: int = -1) -> Values
 
 
 def _in_turn(np: Any, combine: Combine, values: Values, axis: int) -> Values:
-    """Scans sequentially."""
+    """Scans sequentially along an axis, one index after another."""
     length = values[0].shape[axis]
     made = [_cut(values, axis, 0, 1)]
     for t in range(1, length):
@@ -59,7 +59,7 @@ def _in_turn(np: Any, combine: Combine, values: Values, axis: int) -> Values:
 
 
 def _by_blocks(np: Any, combine: Combine, values: Values, axis: int) -> Values:
-    """Scans a length that is a multiple of BLOCK."""
+    """Scans an axis whose length is a multiple of BLOCK: all blocks, then their totals."""
     own = tuple(_reshaped(v, axis, (v.shape[axis] // BLOCK, BLOCK)) for v in values)
     own = _in_turn(np, combine, own, axis)
     totals = tuple(v[(..., BLOCK - 1, *_after(axis))] for v in own)
@@ -72,7 +72,7 @@ def _by_blocks(np: Any, combine: Combine, values: Values, axis: int) -> Values:
 
 
 def _after(axis: int) -> tuple[slice, ...]:
-    """An index for all axes after the given one."""
+    """Returns an index that keeps all axes after the given negative one."""
     return (slice(None),) * (-1 - axis)
 
 

@@ -92,9 +92,10 @@ def gated_gradient_kernel(
 
 
 def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
-    """Launches programs that each scan a line of channels, or fewer channels if those are few.
+    """Launches one program per sequence and block of channels.
 
-    If they are far fewer than multiprocessors, launches the kernel that looks back (`looking`).
+    A block is `c.line` bytes of channels, or fewer if multiprocessors were idle. For few long
+    sequences, launches the kernel `looking` instead, which also splits the steps.
     """
     (steps, width), size = x.shape[-2:], x.element_size()
     rows, processors = x.numel() // (steps * width), _processors(x.device)

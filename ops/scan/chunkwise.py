@@ -145,7 +145,10 @@ def _pairs(np: Any, x: Any, y: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
 
 
 def gates_between(np: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
-    """exp(at_x[t] - at_y[s]) as `[b, n, t, s, d]`, or 0 for masked pairs of steps."""
+    """Returns exp(at_x[t] - at_y[s]) as `[b, n, t, s, d]`: the decay from step s to step t.
+
+    It is 0 for pairs of steps where `kept` is false.
+    """
     apart = at_x[..., :, None, :] - at_y[..., None, :, :]
     return np.exp(np.where(kept[:, :, None], apart, -np.inf))
 

@@ -35,9 +35,10 @@ FEATURES = 64  # per program
 
 @triton.jit
 def _gradients(told, told_back, q, k, g, is_query, is_key, width):
-    """Gradients of queries and keys whose decays are split at the middle of blocks.
+    """Returns the gradients of queries and keys from those of their products.
 
-    `told` are the gradients of their products, `told_back` the same transposed.
+    `told`: the gradients of the products, `told_back` the same transposed. As in `_met`, decays are
+    split at the middle of blocks; `is_query` and `is_key` mask the steps on either side.
     """
     t = tl.arange(0, g.shape[0])
     apart = between(g, middle_of(t, width), t)

@@ -61,7 +61,11 @@ def middle_of(t, width):
 
 @triton.jit
 def _met(q, k, g, width):
-    """Products of queries and keys, with decays split at the middle of blocks of `width` steps."""
+    """Returns the products of all queries and keys, with the decay between their steps.
+
+    The decay is split at the middle of blocks of `width` steps: queries decay since the middle,
+    keys until it. For pairs on different sides of a middle, both factors are at most 1.
+    """
     t = tl.arange(0, g.shape[0])
     apart = between(g, middle_of(t, width), t)
     query = (q * tl.exp(apart)).to(q.dtype)

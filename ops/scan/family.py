@@ -83,7 +83,10 @@ def member(
 
 
 def _lead(operands: Any, lead: list[Any], steps: Steps) -> list[Any]:
-    """Leading axes of the results: those of the states, with heads multiplied by their readers."""
+    """Returns the leading axes of the results, from those of the states, `lead`.
+
+    The last one, of heads, is multiplied by the number of query heads that read one state.
+    """
     share = steps.q.shape[1]
     return list(lead) if share == 1 else [*lead[:-1], lead[-1] * share]
 
@@ -103,7 +106,7 @@ def _heads(np: Any, x: Any, heads: Any) -> Any:
 
 
 def _too_wide(*types: TensorType, **_: Any) -> str:
-    """Returns why kernels that hold a state cannot compute it; "" if they can."""
+    """Returns why kernels that hold all features of a key cannot run; "" if they can."""
     features = types[-1].shape[-2]
     if not isinstance(features, int) or features > LARGEST:
         return f"it holds up to {LARGEST} features of a key, not {features}"
@@ -111,7 +114,7 @@ def _too_wide(*types: TensorType, **_: Any) -> str:
 
 
 def _not_gla(*types: TensorType, **_: Any) -> str:
-    """Returns why `chunkwise_features_triton` cannot compute it; "" if it can."""
+    """Returns why `chunkwise_features_triton` refuses such operands; "" if it accepts them."""
     return _too_wide(*types) or ("" if len({t.dtype for t in types}) == 1 else "two element types")
 
 

@@ -32,7 +32,7 @@ class Count:
     combinations: int = 0
 
     def at_once(self, combine: Combine, earlier: Values, later: Values) -> Values:
-        """Combine elements that do not depend on each other."""
+        """Combine elements that do not depend on each other, counted as one step."""
         self.steps += 1
         self.combinations += earlier[0].shape[-1]
         return combine(np, earlier, later)
@@ -151,7 +151,7 @@ FORMS: dict[str, Callable[[Combine, Values, Count], Values]] = {
 
 
 def _join(combine: Combine, out: Values, right: slice, stride: int, count: Count) -> None:
-    """Combine elements with those `stride` before them."""
+    """Combine the elements at indices `right` with those `stride` before them, in place."""
     places = range(*right.indices(out[0].shape[-1]))
     if len(places):
         before = [p - stride for p in places]

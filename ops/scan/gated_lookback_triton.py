@@ -41,13 +41,13 @@ def _before(gate1, x1, gate2, x2):
 
 @triton.jit
 def _last(tile, ROWS: tl.constexpr):
-    """The last row of a tile."""
+    """Returns the last of the `ROWS` rows of a tile."""
     return tl.sum(tl.where(tl.arange(0, ROWS)[:, None] == ROWS - 1, tile, 0.0), 0)
 
 
 @triton.jit
 def _whole(gate, end, RUNS: tl.constexpr):
-    """Composes the maps of the runs of a tile to the map of the tile."""
+    """Composes the maps of a tile's runs, (`gate`, `end`), to one map of the whole tile."""
     maps, ends = tl.associative_scan((gate, end), 0, after)
     return _last(maps, RUNS), _last(ends, RUNS)
 
@@ -57,9 +57,10 @@ def _looked_back(
     own_gate, own, state, gate_words, words, tile,
     RUNS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Looks back for the state before a part, and publishes the part's map and end state.
+    """Returns the state before part `tile`, from the maps that earlier parts have published.
 
-    `state` is the one before the first part.
+    Publishes the part's own map (`own_gate`, `own`) first, and its end state afterwards. `state`:
+    the state before the first part.
     """
     mine = tile * CHANNELS
     if tile > 0:
@@ -91,7 +92,10 @@ def _looked_back(
 
 @triton.jit
 def _taken(next_ptr, blocks, channels, CHANNELS: tl.constexpr):
-    """Takes the next tile from a counter: its number, block, sequence and channels."""
+    """Takes the next work item from a counter: its tile number, block, sequence and channels.
+
+    A block is some channels of one sequence.
+    """
     ticket = tl.atomic_add(next_ptr, 1, sem="relaxed")
     tile, block = ticket // blocks, (ticket % blocks).to(tl.int64)
     across = tl.cdiv(channels, CHANNELS)

@@ -38,7 +38,11 @@ def value_of(word):
 
 @triton.jit
 def nearest(flag, back, WINDOW: tl.constexpr):
-    """Twice the distance of the nearest tile whose flag is not 1, plus 1 if its flag is 0."""
+    """Returns twice the distance of the nearest tile whose flag is not 1, plus 1 if it is 0.
+
+    Flag 0: nothing is published; 1: the tile's own sum; else the sum of everything up to it.
+    Returns 2 * WINDOW if all flags are 1.
+    """
     return tl.min(tl.where(flag == 1, 2 * WINDOW, 2 * back + (flag == 0).to(tl.int32)), 0)
 
 

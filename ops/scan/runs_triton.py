@@ -18,7 +18,7 @@ def after(gate1, x1, gate2, x2):
 
 @triton.jit
 def _ends(tile, STEPS: tl.constexpr):
-    """The last step of each run."""
+    """Returns the values at the last step of each run of a tile, [runs, channels]."""
     is_last = tl.arange(0, STEPS)[None, :, None] == STEPS - 1
     return tl.sum(tl.where(is_last, tile, 0.0), 1)
 

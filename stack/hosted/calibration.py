@@ -66,7 +66,9 @@ class Product:
         return self.scheme.decomposition(np, x, *packed, **self.scheme.read({}))
 
     def turned(self, turn: Turn, weight: Array) -> Product:
-        """Applies `turn` to x, and replaces the weight by the matching one."""
+        """Applies `turn` to x, and replaces the weight by `weight`, which makes up for it: the
+        matmul computes the same result.
+        """
         return replace(self, x=turn(np, self.x), weight=weight, turns=(*self.turns, turn))
 
     def scaled(self, scale: Array) -> Product:

@@ -244,7 +244,7 @@ class Op:
 
     @cached_property
     def asked(self) -> tuple[str, ...]:
-        """The kinds of elements of the operands, see `element_types`."""
+        """For each operand the kind of elements that the rule requires, see `element_types`."""
         return tuple(e.kind for e in self.elements)
 
     @property
@@ -345,7 +345,7 @@ class Op:
     def _empty(
         self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operands with an axis of size 0, and the axis names."""
+        """Yields the operand's name and the axis names of each dim of size 0."""
         for operand, side, shape in zip(self.operands, rule.inputs, shapes, strict=True):
             yield from ((operand, axis.names) for axis, size in zip(side, shape) if size == 0)
 

@@ -57,9 +57,10 @@ class Elements:
     is_sum: bool = False
 
     def refuse(self, values: Any, named: Mapping[str, Any]) -> None:
-        """Raises RuleError if values of an array of any framework exceed the limits.
+        """Raises RuleError if an element of `values`, an array of integers of any framework, or
+        their sum exceeds the limits.
 
-        `named`: sizes of axes, and attributes.
+        `named`: the sizes of axes and the values of attributes that limits may name.
         """
         if not self.relation or 0 in values.shape:
             return
@@ -114,7 +115,11 @@ def others(
     types: Sequence[TensorType],
     takes: Callable[[Sequence[TensorType]], bool],
 ) -> str:
-    """Lists arguments whose element type does not match the others, with valid types; or ""."""
+    """Lists the arguments that would fit the other arguments with another element type, and these
+    types. Returns "" if no change of a single argument helps.
+
+    `takes`: True if the operator accepts operands of given types.
+    """
     found: list[str] = []
     for i, (name, kind) in enumerate(zip(operands, asked, strict=True)):
         own = types[i].dtype

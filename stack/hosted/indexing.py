@@ -25,7 +25,9 @@ def indexed(x: Array, index: Any) -> Array:
 
 
 def _complete(index: Any, rank: int) -> list[Any]:
-    """Returns the parts of an index: one for each axis, and None for new ones."""
+    """Expands an index to a list with one part for each axis, and None for each new axis. Raises
+    RuleError if the index has more parts than the array has axes.
+    """
     parts: list[Any] = list(cast("tuple[Any]", index)) if isinstance(index, tuple) else [index]
     taken = sum(p is not None and p is not Ellipsis for p in parts)
     if taken > rank:
@@ -53,7 +55,9 @@ def _range(part: Any, size: Dim) -> tuple[Dim, Dim, int]:
 
 
 def _place(value: Any, size: Dim, default: Dim) -> Dim:
-    """Returns a position on an axis: negative values count from the end, and it is clamped."""
+    """Returns the position on an axis that a bound of a slice means: `default` for None, from the
+    end if negative, and clamped to the axis if its size is a number.
+    """
     if value is None:
         return default
     if isinstance(value, int) and isinstance(size, int):

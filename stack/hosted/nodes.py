@@ -80,7 +80,7 @@ def _written_out(made: Op, types: Sequence[TensorType], attributes: Mapping[str,
 
 
 def _takes(made: Op, attributes: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
-    """True if the decomposition accepts operands of these types."""
+    """True if the operator's decomposition can be traced for operands of these types."""
     try:
         _written_out(made, types, attributes)
     except (RuleError, TypeError, ZeroDivisionError):
@@ -112,7 +112,9 @@ def check_calls(func: Func, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
 
 
 def _unknown(node: Node) -> np.ndarray[Any, Any]:
-    """Returns floats of the node's shape."""
+    """Returns zeros of the node's shape in place of floats whose values are not known: only their
+    shape is needed to check integers.
+    """
     return np.broadcast_to(np.float32(0), tuple(map(int, node.shape)))  # pyright: ignore[reportArgumentType]
 
 

@@ -33,7 +33,10 @@ def _remainder(np: Any, y: Any, rest: Any, crosses: Any) -> Any:
 
 
 def _quotient(np: Any, x: Any, y: Any, rest: Any, crosses: Any) -> Any:
-    """Returns the quotient. It is an integer, so the rounding of the division is corrected."""
+    """Returns the floored quotient of floats. `(x - rest) / y` is an integer up to rounding, so it
+    is rounded to that integer, less 1 where `crosses`: where the signs of remainder and divisor
+    differ.
+    """
     plain = x / y
     exact = (x - rest) / y
     exact = np.where(crosses, exact - 1, exact)

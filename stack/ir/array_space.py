@@ -188,7 +188,10 @@ class ArraySpace:
         return made[tuple(slice(size) for size in whole.shape)]
 
     def grid(self, rule: Rule, frame: Any, x: Array, indices: Sequence[Array]) -> tuple[Array, ...]:
-        """One index array for each axis of x, all broadcastable over the axes of `frame`."""
+        """Returns one index array for each axis of x, operand 0 of a gather or scatter: an index
+        operand for an axis marked `!`, else 0, 1, 2, ... All broadcast over the axes of `frame`,
+        the operand or result whose axes all index operands share.
+        """
         order = [a.names[0] for a in frame]
         given = iter(zip(rule.inputs[1:], indices, strict=False))
         place: list[Array] = []
@@ -271,8 +274,8 @@ class ArraySpace:
         return self.xp.transpose(self.convolve(node, x, w), as_stored(axes, at))
 
     def _turned(self, w: Array, groups: int) -> Array:
-        """The weight of an ordinary convolution: `[g * c, o, k...]` as `[g * o, c, k...]`,
-        reversed.
+        """Converts the weight of a transposed convolution to that of an ordinary one, from
+        `[g * c, o, k...]` to `[g * o, c, k...]`, with reversed windows.
         """
         split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
         turned = self.xp.flip(self.xp.swapaxes(split, 1, 2), tuple(range(3, split.ndim)))

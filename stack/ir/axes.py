@@ -77,7 +77,9 @@ class Rule:
 
     @property
     def whole(self) -> frozenset[str]:
-        """Axes that are needed whole in one place (mark `!`)."""
+        """Names of the axes marked `!`: an element may depend on the whole axis, so the axis must
+        not be split.
+        """
         return frozenset(
             n
             for operand in (*self.inputs, *self.outputs)

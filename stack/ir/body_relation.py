@@ -55,7 +55,9 @@ def block_footprint(block: Block, wanted: Regions) -> Regions:
 
 
 def _item(node: Node) -> int:
-    """The index of the operand's result that a node reads."""
+    """The index of the result that an `item` node selects from its operand; 0 for other nodes,
+    whose operands have one result.
+    """
     return int(node.attrs["index"]) if node.op == "item" else 0
 
 

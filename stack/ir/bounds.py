@@ -71,7 +71,9 @@ class Bounds:
         return combine(node.op, first, second)
 
     def outside(self, node: Node) -> str:
-        """Returns which axis an access exceeds and its index range; "" if that is not certain."""
+        """Describes the axis that an access of the node exceeds, with the range of its indices.
+        Returns "" if no access is certainly out of bounds.
+        """
         for memory, index, tile in accesses(node):
             for axis, (at, size) in enumerate(zip(index, memory.shape, strict=True)):
                 found = self.exact(at)
@@ -89,8 +91,9 @@ def _shared(a: Node, b: Node) -> bool:
 
 
 def accesses(node: Node) -> list[Access]:
-    """The memory accesses that certainly happen, without those that a mask, `clip` or `drop` may
-    skip.
+    """The memory accesses of a node that certainly happen: each with the memory's type, the index
+    operands and the shape of the accessed tile. Empty if a mask, `clip` or `drop` may skip
+    elements.
     """
     if node.attrs.get("clip") or node.attrs.get("drop"):
         return []
@@ -121,7 +124,9 @@ def _copied(node: Node) -> list[Access]:
 
 
 def _gathered(node: Node) -> list[Access]:
-    """The access of the indexed axes, as a memory that has only these axes."""
+    """The access of a gather or scatter to its indexed axes, as if these were all axes of the
+    memory. Empty if an index array has no elements.
+    """
     rule = parse_rule(node.attrs["rule"])
     source = node.args[0].tensor
     sizes = [s for a, s in zip(rule.inputs[0], source.shape, strict=True) if a.mark == "!"]

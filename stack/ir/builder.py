@@ -260,7 +260,8 @@ def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node
 def remade_block(
     block: Block, done: Mapping[Node, Node], params: Iterable[Node] | None = None
 ) -> Block:
-    """A block with its nodes replaced by `done`. The new nodes keep names and source lines.
+    """Rebuilds a block whose old nodes `done` maps to new nodes. The new nodes keep names and
+    source lines.
 
     `params`: the new parameters, if they are not those of `done`.
     """

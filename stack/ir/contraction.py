@@ -91,7 +91,8 @@ def tile_extents(dot: Node) -> TileExtents | None:
 
 
 def is_along_depth(dot: Node) -> bool:
-    """True if both operands of a `dot` have the same contracted axis last.
+    """True if the last axis of both operands of a `dot` is the same contracted axis, so that both
+    are contiguous along it.
 
     Returns False if that axis has one element: in a tile, a batch axis has this form. Returns False
     also if an operand ends with window taps, whose neighbours in memory are window positions.

@@ -94,7 +94,7 @@ def _is_free(node: Node) -> bool:
 
 
 def total(nodes: Iterable[Node]) -> Cost:
-    """The sum over nodes that each run alone."""
+    """The sum of the costs of nodes, if each of them runs as a kernel of its own."""
     return _sum(cost(n) for n in nodes)
 
 
@@ -134,7 +134,9 @@ def group_reads(block: Block, args: Sequence[Node] = ()) -> dict[Node, Dim]:
 
 
 def _stream_cost(node: Node) -> Cost:
-    """One pass over the arguments, and another one over those that `finish` reads again."""
+    """The cost of a `stream`: one pass over the arguments, and another pass over those that block
+    `finish` reads again.
+    """
     states, _, finish = node.blocks
     run = group_cost(states, node.args)
     end = group_cost(finish)
@@ -170,7 +172,9 @@ def _flops(node: Node) -> Dim:
 
 
 def _read(node: Node, position: int) -> Dim:
-    """Bytes that a node reads of one operand."""
+    """Bytes that a node reads of its operand number `position`. A slice or gather reads only the
+    elements of its result; a scalar constant is not read from memory.
+    """
     if position == 0 and (is_part(node) or reads_by_data(node)):
         return _type_bytes(node.type)
     arg = node.args[position]

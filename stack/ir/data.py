@@ -89,7 +89,7 @@ def scalar_text(value: Any, dtype: DType) -> str:
 
 
 def _part(dtype: DType) -> np.dtype[Any]:
-    """The type of the real and imaginary part."""
+    """The NumPy float type of the real and the imaginary part of a complex type."""
     return np.dtype(f"float{dtype.bits // 2}")
 
 

@@ -28,7 +28,7 @@ _window = {"stride": (1,), "low": (0,), "high": (0,), "lhs_dilation": (1,), "rhs
 
 
 def _stream() -> Node:
-    """log(sum(exp(x))) of each row, by its running max and sum."""
+    """The example of op `stream`: log(sum(exp(x))) of each row, by its running max and sum."""
     m = _b.reduce(_p, kind="max", axes=(1,))
     away = _b.sub(_p, _b.broadcast(m, axes=(0,), type=_p.type))
     states = Block((_p,), (m, _b.reduce(_b.exp(away), kind="sum", axes=(1,))))
@@ -122,7 +122,9 @@ def _attribute(name: str, kind: str, is_needed: bool) -> str:
 
 
 def _reads(op: OpDef, has_rule: bool, marks: set[str]) -> str:
-    """The source of the index map from result to operands: rule, windows, data, or body."""
+    """Names what determines which operand elements an op reads, for a column of the op table:
+    "rule", "window", "data or whole axis" or "body"; "" if the op has no index map.
+    """
     if op.windows is not None:
         return "window"
     if has_rule and op.arity != 0:

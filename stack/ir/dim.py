@@ -186,7 +186,9 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Dim:
 def _whole(
     total: dict[Monomial, int], rest: Quotient, coefficient: int
 ) -> list[tuple[Monomial, int]] | None:
-    """Terms in which `a % n + n * (a // n)` is a; None if they do not have both."""
+    """Simplifies `coefficient * (a % n + n * (a // n))` to `coefficient * a` in a sum and returns
+    the terms. `rest` is the atom `a % n`; returns None if the sum lacks the matching `a // n`.
+    """
     other: Monomial = (Quotient("//", rest.num, rest.den),)
     if not isinstance(rest.den, int) or total.get(other) != coefficient * rest.den:
         return None

@@ -18,7 +18,9 @@ Answer = TypeVar("Answer")
 
 
 class _Facts(dict[Any, Any]):
-    """Cached answers by question."""
+    """Cached results for one equivalence class, by the function that computed them. It is a dict of
+    which weak references are possible.
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -48,7 +50,9 @@ def class_representative(node: Node) -> Node:
 
 
 def stand_ins(node: Node) -> list[Node]:
-    """A parameter for each operand, of the same type: what equivalent nodes share."""
+    """Returns a parameter for each operand, of the operand's type. Equivalent nodes get the same
+    parameters, so they become the same node when rebuilt on these.
+    """
     return [Node("param", (), {"name": f"x{i}"}, a.type) for i, a in enumerate(node.args)]
 
 
@@ -73,9 +77,9 @@ def cached_by_class(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
 
 
 def once_in(ask: Callable[[Block], Answer]) -> Callable[[Block], Answer]:
-    """Decorator: caches a function of a block, which is immutable.
+    """Decorator: caches the results of a function of a block in the block, which is immutable.
 
-    Its result must not be changed, and must not contain a node that contains the block.
+    Callers must not change a result. It must not contain a node that contains the block.
     """
 
     @wraps(ask)

@@ -6,7 +6,9 @@ from stack.ir.node import Block, Node
 
 
 def with_lines(group: Node) -> Node:
-    """The same group, stream or kernel with completed lines in its blocks."""
+    """Returns a fusion, stream or kernel in whose blocks every node has source lines, see
+    `located`.
+    """
     return group.rebuilt(blocks=[located(block) for block in group.blocks])
 
 
@@ -34,7 +36,9 @@ def located(block: Block) -> Block:
 
 
 def _needs(node: Node) -> list[Node]:
-    """The operands, and what the bodies of a loop return."""
+    """The values that a node needs: its operands, and the results of its open blocks, such as loop
+    bodies.
+    """
     return [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]
 
 

@@ -36,7 +36,11 @@ def group_of(attrs: Any) -> tuple[Mesh, Axes]:
 
 
 def _resized(site: Site, *changes: tuple[str, bool]) -> TensorType:
-    """The operand's type; the dims that the attributes name grow or shrink by the group size."""
+    """The result type of a collective: its operand's type with some dims multiplied or divided by
+    the number of ranks in a group. Raises RuleError for a dim that does not divide evenly.
+
+    `changes`: for each dim the attribute with its index, and True if the dim grows.
+    """
     _, over = group_of(site.attrs)
     ranks, source = size_of(over), site.args[0].tensor
     shape: list[Dim] = list(source.shape)

@@ -36,7 +36,9 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def overlapping(whole: Array, at: int, size: int, overlap: Overlap, number: int) -> Array:
-    """One of the overlapping parts of a dim of `size` elements; 0 outside of the dim."""
+    """The part of an array that rank `number` of a group gets along axis `at`, if parts overlap.
+    Elements of the part outside of the axis, which has `size` elements, are 0.
+    """
     first = overlap.first(number)
     start, stop = max(first, 0), min(first + overlap.size, size)
     if start >= stop:
@@ -77,7 +79,9 @@ class MeshSpace(NumpySpace):
         return super().__getattribute__(name)
 
     def _everywhere(self, name: str) -> Callable[..., Any]:
-        """The semantics of a local op, on every rank."""
+        """Returns a function that evaluates the local op `name`, which does not communicate, on
+        every rank.
+        """
         own = getattr(self.own, name)
 
         def run(node: Node, *args: RankParts) -> Any:
@@ -86,7 +90,9 @@ class MeshSpace(NumpySpace):
         return run
 
     def _each(self, run: Callable[..., Any], values: Sequence[RankParts]) -> Any:
-        """Runs one op on all ranks. Several results become several values."""
+        """Calls `run` with each rank's parts of the values. If it returns a tuple, so does this
+        method: one value with parts on all ranks for each result.
+        """
         ranks = range(self.mesh.ranks)
         made = [run(*(value.parts[rank] for value in values)) for rank in ranks]
         if isinstance(made[0], tuple):
@@ -130,7 +136,9 @@ class MeshSpace(NumpySpace):
     def _met(
         self, node: Node, x: Any, combine: Callable[[list[Array], int], Array], over: Axes
     ) -> RankParts:
-        """Runs `combine(the parts of a group, position)` for each rank of each group of ranks."""
+        """Evaluates a collective and counts its traffic. In each group of ranks along the axes
+        `over`, the rank at `position` gets `combine(the group's parts of x, position)`.
+        """
         self.sent[node.op] = self.sent.get(node.op, 0) + traffic(node)
         self.counts[node.op] = self.counts.get(node.op, 0) + 1
         made: dict[int, Array] = {}

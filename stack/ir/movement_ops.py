@@ -169,7 +169,9 @@ def rule_attr(node: Applied) -> Rule:
 def _check_indices(
     site: Site, rule: Rule, indices: tuple[Node, ...], frame: Operand
 ) -> dict[str, Dim]:
-    """Checks that gather and scatter share; `frame` is the operand that has all unmarked axes."""
+    """Checks the rule and the index operands of a gather or scatter and returns the sizes of the
+    axes; raises RuleError. `frame`: the operand or result that must have every unmarked axis.
+    """
     if len(rule.inputs) != len(site.args) or len(rule.outputs) != 1:
         raise site.fail(f"rule {str(rule)!r} does not fit {len(site.args)} operands")
     indexed = [a for a in rule.inputs[0] if a.mark == "!"]

@@ -83,7 +83,9 @@ def plain_attr(name: str, value: object) -> Attr:
 
 
 class _Interned:
-    """Base of interned objects. Copying returns the object itself; the printer does the saving."""
+    """Base of interned objects, of which equal ones are the same object. Copying returns the object
+    itself. Pickling raises TypeError: functions are saved as text by `stack.ir.files`.
+    """
 
     __slots__ = ()
 

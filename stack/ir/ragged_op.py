@@ -57,7 +57,9 @@ def ragged_axes(node: Node) -> RaggedAxes:
 
 
 def _axes(rule: Rule) -> RaggedAxes | None:
-    """None for a rule of another form."""
+    """The roles of the axes in a rule of one of the module's two forms; None for a rule of another
+    form.
+    """
     operands = (*rule.inputs, *rule.outputs)
     if len(operands) != 4 or any(len(a.names) != 1 for o in operands for a in o):
         return None
@@ -90,7 +92,9 @@ def _infer(site: Site) -> Type:
 
 
 def _relation(node: Node) -> Relation:
-    """A row keeps its index and may belong to any group. An end affects all rows."""
+    """The access relation: a row keeps its index in operands and result, a row may belong to any
+    group, and every element may depend on all of `ends`.
+    """
     rule = unmarked(rule_attr(node))
     left, right, ends = rule.inputs
     read = Rule((left, right, tuple(replace(a, mark="!") for a in ends)), rule.outputs)

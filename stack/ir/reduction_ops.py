@@ -89,7 +89,9 @@ def _carried_rule(node: Applied) -> Rule:
 
 
 def _carried_windows(node: Node) -> Windows:
-    """An element reads itself and those before it; in a reversed scan those after it."""
+    """The window of a scan: a result element depends on the operand elements at its index and
+    before; in a reversed scan, at its index and after.
+    """
     at: int = node.attrs["axis"]
     lag = 1 if node.attrs["reverse"] else -1
     axis = names(node.tensor.rank)[at]
@@ -129,7 +131,9 @@ def _sort_infer(site: Site) -> Type:
 
 
 def _sort_rule(node: Applied) -> Rule | None:
-    """None if `first` shortens the sorted axis of the results."""
+    """The axis rule of a sort, which needs the whole sorted axis. None if attribute `first`
+    shortens that axis in the results: no rule describes it.
+    """
     if "first" in node.attrs:
         return None
     rank = node.args[0].tensor.rank

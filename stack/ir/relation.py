@@ -63,7 +63,7 @@ class Equation:
 
 
 def _scaled(held: Range, factor: Dim) -> tuple[Dim, Dim]:
-    """The minimum and maximum of `factor * index`."""
+    """The minimum and maximum of `factor * index` for all indices of a range."""
     ends = mul(factor, held.start), mul(factor, held.last)
     return (ends[1], ends[0]) if _is_negative(factor) else ends
 
@@ -138,7 +138,9 @@ class Linear(Relation):
         return [self._dims(*value, axes) for value in self.operands]
 
     def _axes(self, shape: Shape, access: Access, region: Region) -> dict[str, Range]:
-        """The ranges of the domain's axes that a region of a value allows."""
+        """The ranges of the domain's axes at which the accessed elements of a value may be in
+        `region`.
+        """
         known: dict[Variable, Range] = dict(enumerate(region))
         self._solve(shape, access, known)
         return {v: r for v, r in known.items() if isinstance(v, str)}
@@ -164,8 +166,8 @@ class Linear(Relation):
         return [_index(*value, point) for value in self.operands]
 
     def reads(self, index: Index) -> list[Index | None]:
-        """Index of each operand at one element of result 0; None if that is not exactly one
-        element.
+        """For one element of result 0, the index of the element that it reads of each operand; None
+        for an operand of which it does not read exactly one element.
         """
         point = _point(self.results[0][1], index, self.sizes)
         return [
@@ -174,8 +176,8 @@ class Linear(Relation):
         ]
 
     def place(self, operand: int, index: Index) -> Index | None:
-        """Index of result 0 that depends on one element of an operand; None if that is not exactly
-        one.
+        """The index of the element of result 0 that depends on one element of an operand; None if
+        not exactly one element does.
         """
         _, access = self.operands[operand]
         if not all(equation.is_exact for equation in access):
@@ -204,10 +206,11 @@ class Linear(Relation):
 
 @dataclass
 class Point:
-    """Known axes of a domain, as index expressions.
+    """The known coordinates of a point of the domain: an index expression for each known axis.
 
     Attributes:
-        totals: sums of several axes, kept whole so that they need not be split again.
+        totals: known sums of several axes. They are kept besides the axes, so that a dim with the
+            same sum needs no division.
     """
 
     axes: dict[str, Dim]
@@ -219,7 +222,9 @@ class Point:
 
 
 def _point(access: Access, index: Index, sizes: Mapping[str, Dim]) -> Point:
-    """The axes that the index of an element determines."""
+    """The point of the domain that the index of a value's element determines, through the equations
+    `access` of the value.
+    """
     point = Point({}, {})
     for equation in access:
         total = _total(equation.dims, index)

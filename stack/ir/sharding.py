@@ -185,7 +185,9 @@ def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
 
 
 def part_start(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
-    """The start of the part at coordinates `place` on these axes, if all parts had equal length."""
+    """The index at which the part at coordinates `place` on these axes starts, if every part has
+    the length of the longest.
+    """
     start = 0
     for axis, position in zip(axes, place, strict=True):
         size = -(-size // axis.size)

@@ -114,8 +114,9 @@ def operand_axes(node: Node, axis: int) -> list[int | None]:
 
 
 def expanded(stream: Node) -> Block:
-    """A stream without online correction: one pass over the axis, or over each part, for each
-    state.
+    """Returns a block that computes a stream without online correction: each state in a separate
+    pass over the whole axis. If the stream has attribute `part`, each part of the axis has passes
+    of its own, and the results are stacked.
     """
     params = stream.blocks[0].params
     part = stream.attrs.get("part")
@@ -225,7 +226,9 @@ def _identity(state: Node) -> Array:
 
 
 def _corrected(stream: Node, index: int, old: Sequence[Array], new: Sequence[Array]) -> Array:
-    """State `index` of `old`, corrected for the new values; does not read later states."""
+    """Applies the stream's block `correct` to state `index` of the elements so far, `old`: rescales
+    it to the states `new` of the next tile. `new` needs only the states before `index`.
+    """
     return evaluate(stream.blocks[1], [*old, *new, *old[len(new) :]], NumpySpace())[index]
 
 

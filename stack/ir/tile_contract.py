@@ -52,7 +52,11 @@ def _is_memory(node: Node) -> bool:
 
 
 def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
-    """`is_program`: only grid loops enclose the block."""
+    """Yields the loops that break the contract: of a kind that the tile level lacks, grid loops
+    inside other loops, and grid loops that carry more than outputs.
+
+    `is_program`: True if only grid loops enclose the block.
+    """
     for node in block.nodes:
         if node.op != "loop":
             continue
@@ -88,8 +92,8 @@ def _memory(kernel: Node) -> Iterator[Breach]:
 
 
 def _states(block: Block) -> Iterator[Breach]:
-    """Checks that each state of a memory has one store or loop, and that a loop carries it as
-    itself.
+    """Yields the nodes that break the rule for memory: only one store or loop may use each state of
+    a memory, and a loop must carry every memory on as a later state of the same memory.
     """
     taken: dict[Node, Node] = {}
     for node in block.nodes:
@@ -106,7 +110,9 @@ def _states(block: Block) -> Iterator[Breach]:
 
 
 def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
-    """The memory that a loop carries: before the loop, inside an iteration, and after one."""
+    """The memories that a loop carries, each as its state before the loop, the parameter of the
+    body, and the body's result.
+    """
     block = loop.blocks[0]
     start = loop_parts(loop.args, loop.attrs)[1]
     held = zip(start, block.params[1:], block.results, strict=True)

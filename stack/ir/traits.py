@@ -34,7 +34,9 @@ def reinterprets(node: Node) -> bool:
 
 
 def unconverted(node: Node) -> Node:
-    """Skips conversions: returns the first node upstream that is none."""
+    """Skips conversions: returns the first node that is no conversion, on the path from `node`
+    through its operands.
+    """
     while converts(node):
         node = node.args[0]
     return node
@@ -239,7 +241,9 @@ def writes_by_data(node: Node) -> bool:
 
 @cached_by_class
 def _picks(node: Node) -> bool:
-    """True if a node moves elements by index operands."""
+    """True if a node moves elements from or to indices that its operands give, as gather and
+    scatter do.
+    """
     op = lookup(node.op)
     rule = rule_of(node) if op.kind == "movement" and not op.is_view else None
     return rule is not None and any(a.mark == "!" for a in rule.inputs[0])
@@ -349,7 +353,9 @@ def is_control(node: Node) -> bool:
 
 
 def runs_once(node: Node) -> bool:
-    """True for a call whose results are the same for every call of the program."""
+    """True for a call marked `once`: its results are the same in every call of the program, so they
+    may be computed once and cached.
+    """
     return is_control(node) and bool(node.attrs.get("once"))
 
 
@@ -403,7 +409,9 @@ def is_item(node: Node) -> bool:
 
 
 def maker(value: Node) -> Node:
-    """The node that computes a value: its tuple's node for an item, else itself."""
+    """The node that computes a value. For an `item` it is the node with several results from which
+    the item is selected; other values are their own node.
+    """
     return value.args[0] if is_item(value) else value
 
 

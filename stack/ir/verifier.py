@@ -110,7 +110,9 @@ class _Verifier:
                 raise self.fail(rule, user)
 
     def _places(self, node: Node) -> None:
-        """Checks the shardings of the results of a node."""
+        """Checks the shardings of a node's results: each must be possible for the result's shape,
+        and only a `reshard` may make overlapping parts.
+        """
         for type_ in node.types if node.type.sharding else ():
             if type_.sharding is not None:
                 if type_.sharding.overlaps and node.op != "reshard":
@@ -137,7 +139,9 @@ class _Verifier:
             facts[asked] = True
 
     def _typed(self, node: Node, op: OpDef) -> None:
-        """Checks the type of a node, once."""
+        """Checks that a node has the type that its op infers, and marks the node, so that it is not
+        checked again.
+        """
         try:
             inferred = _type_by_types(node) if op.kind in _BY_TYPES else _type(node)
         except RuleError as error:

@@ -79,8 +79,9 @@ def _run_copy(space: Any, node: Node, run: Any, target: Any, source: Any, *rest:
 
 
 def _copy_across(lanes: int, target: Any, source: Any, to: Any, at: Any, mask: Any = True) -> Any:
-    """Copies elements that index arrays name; each run of `lanes` along the last axis is
-    contiguous.
+    """Evaluates an `async_copy`: copies the source elements at indices `at` to the target indices
+    `to`, and writes 0 where the mask is False. Raises IndexError unless each run of `lanes`
+    elements along the last axis is contiguous on both sides.
     """
     there = np.broadcast_to(mask, np.shape(to[-1]))
     for index in (to, at):
@@ -195,7 +196,9 @@ def _run_nothing(space: Any, node: Node, run: Any, x: Any) -> Any:
 
 
 def _matrix_at(operand: Any, place: Any, depth: int, transposed: bool) -> Any:
-    """Rows (or columns) of an operand with their depth; indices count from a start."""
+    """Reads the rows `place` (columns if `transposed`) of an operand of `warpgroup_mma`, with
+    `depth` contracted elements each. Indices count from the operand's first row and column.
+    """
     memory, row, column = operand
     along = np.arange(depth)
     if transposed:

@@ -31,7 +31,9 @@ def _slice_infer(site: Site) -> Type:
 
 
 def _windowed(node: Node) -> Rule:
-    """Marks the operand axes that the op changes: they are read through an offset."""
+    """The axis rule of an op of this file. Operand axes that the op resizes or reverses are marked
+    `^`, because it reads them at other indices than those of the result.
+    """
     axes = names(node.tensor.rank)
     flipped = node.attrs["axes"] if node.op == "reverse" else ()
     sizes = enumerate(zip(axes, node.args[0].shape, node.shape, strict=True))

@@ -60,16 +60,17 @@ NATIVE = Inexact(native=True)
 
 
 def difference(expected: Any, found: Any, dtype: DType) -> float:
-    """Largest difference relative to the largest finite expected value; inf for a mismatch.
+    """Returns the largest absolute difference, divided by the largest finite expected value. It is
+    inf if types or shapes differ, and for the wrong nan, infinity, integer or bool.
 
-    nan matches nan, and an infinity matches the same infinity. Integers and bools must be equal.
+    nan matches nan, and an infinity matches the same infinity.
     """
     want, have = np.asarray(expected), np.asarray(found)
     return math.inf if want.dtype != have.dtype else relative_error(want, have, dtype)
 
 
 def relative_error(want: np.ndarray, have: np.ndarray, dtype: DType) -> float:
-    """As `difference`, for arrays that may be of different precision."""
+    """Like `difference`, but accepts arrays whose element types differ in precision."""
     if want.shape != have.shape:
         return math.inf
     if dtype.kind not in "fc":

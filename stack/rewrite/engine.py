@@ -43,7 +43,9 @@ class Replacement:
 
 
 class Scope:
-    """The closed block that is being rewritten: uses, names, source lines."""
+    """The closed block that is being rewritten, for rules that need the users, names or source
+    lines of nodes.
+    """
 
     def __init__(self, block: Block, log: Log) -> None:
         self.block = block
@@ -150,7 +152,9 @@ def on(*roots: str, inexact: Inexact = EXACT) -> Callable[[Function], Simple]:
 
 
 def enter_control_flow(node: Node) -> bool:
-    """True for calls, loops and branches, False for groups, kernels and operators."""
+    """True if the closed blocks of a node are control flow of the program (calls, loops, branches);
+    False for groups, kernels and hosted operators. For argument `enter` of `rewrite`.
+    """
     return node.op not in ("custom", "fusion", "kernel", "stream")
 
 
@@ -233,7 +237,7 @@ class _Engine:
                 )
 
     def _nested(self, block: Block) -> Block:
-        """Rewrites the closed blocks of the nodes."""
+        """Rewrites the closed blocks of those nodes of a block that `enter` accepts."""
         changed: dict[Node, Replacement] = {}
         for node in block.all_nodes:
             if node.blocks and not all(b.is_open for b in node.blocks) and self.enter(node):
@@ -345,7 +349,9 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
 
 
 def _fresh(root: Node, old: set[Node], done: Mapping[Node, Node]) -> list[Node]:
-    """The replacement of a node and the new nodes that it depends on."""
+    """The nodes that a replacement adds to the block: `root`, which replaces the old node, and
+    those of its operands, and of their operands, that were not in the block before.
+    """
     found: dict[Node, None] = {}
     pending = [root]
     while pending:
@@ -392,7 +398,7 @@ def _dead(
 
 
 def _needs(node: Node) -> Sequence[Node]:
-    """Operands, and results of open blocks."""
+    """The values that a node needs: its operands, and the results of its open blocks."""
     if not node.blocks:
         return node.args
     return [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]

@@ -29,7 +29,7 @@ def fresh_axis() -> int:
 
 
 def flat(entries: Entries) -> tuple[int, ...] | None:
-    """All axis ids of a value in order, or None if an index is computed."""
+    """Concatenates the axis ids in all entries of a value; returns None if an index is computed."""
     out: list[int] = []
     for entry in entries:
         if entry is None:
@@ -39,7 +39,9 @@ def flat(entries: Entries) -> tuple[int, ...] | None:
 
 
 def meet(a: Entries, b: Entries) -> Entries:
-    """Entries of a value that is read at both; None for dims that differ."""
+    """Merges the entries at which two readers read the same value. A dim at which they differ
+    becomes None: no single index serves both readers.
+    """
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
@@ -77,7 +79,9 @@ def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> l
 
 
 def _tells(node: Node, rule: Rule) -> bool:
-    """True if axes of the result determine where operands are read. Not so for scatters."""
+    """True if the index of a result element determines which operand elements are read: for
+    elementwise ops and movement, except scatters.
+    """
     op = ops.lookup(node.op)
     is_scattered = not op.is_view and any(a.mark for a in rule.outputs[0])
     return op.kind in ("elementwise", "movement") and not is_scattered
@@ -90,7 +94,9 @@ def _unit(size: Dim) -> Entry:
 def _parts(
     axis: Axis, entry: Entry, length: Mapping[str, Dim], sizes: Mapping[int, Dim]
 ) -> dict[str, Entry]:
-    """Entries of the axes that compose a dim of the result, as far as they are known."""
+    """Splits the entry of a result's dim into the entries of the axes that compose the dim. Omits
+    axes whose entry is unknown. Raises SplitNeeded if one axis of the space covers several of them.
+    """
     if len(axis.names) == 1:
         return {axis.names[0]: entry}
     if entry is None:
@@ -104,7 +110,9 @@ def _parts(
 
 
 def _joined(axis: Axis, size: Dim, place: Mapping[str, Entry]) -> Entry:
-    """The entry of an operand's dim; None if it is read through a window or whole."""
+    """Concatenates the entries of the axes that compose an operand's dim. Returns None if one of
+    them is unknown, or if the dim is read through a window or as a whole.
+    """
     parts = [None if axis.mark else place.get(n) for n in axis.names]
     if size == 1 or any(p is None for p in parts):
         return _unit(size)

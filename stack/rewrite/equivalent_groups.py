@@ -43,7 +43,9 @@ class CachedTransform:
 
 
 def _model(group: Node) -> Node:
-    """The group on parameters, with marks as names and source lines."""
+    """The model of a group: parameters replace its operands, and each name and source line is
+    replaced by a mark, from which `_in_place` finds the name and line in an equivalent group.
+    """
     blocks: list[Block] = []
     for number, block in enumerate(group.blocks):
         marks = {node: f"{number}.{i}" for i, node in enumerate(block.names)}
@@ -53,7 +55,9 @@ def _model(group: Node) -> Node:
 
 
 def _in_place(group: Node, model: Node, made: Node) -> Node:
-    """Instantiates the result for the model on an equivalent group."""
+    """Copies `made`, the result for the model, with the operands, names and source lines of an
+    equivalent group.
+    """
     args = dict(zip(model.args, group.args, strict=True))
     names: dict[str, str] = {}
     lines: dict[str, tuple[str, ...]] = {}

@@ -48,7 +48,9 @@ class FusionRule(ABC):
 
     @abstractmethod
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
-        """Returns `Ok`, or a `Why` with the reason, or `NOT_MINE`."""
+        """Returns `Ok` to join the groups, a `Why` with the reason not to, or `NOT_MINE` if this
+        rule does not cover such pairs.
+        """
 
     def score(self, producer: Group, consumer: Group) -> int:
         """Bytes of memory traffic saved. The engine tries pairs with the highest score first."""
@@ -144,7 +146,9 @@ class Grouping(Units):
             pass
 
     def ask(self, rules: Sequence[FusionRule]) -> None:
-        """Switches to these rules."""
+        """Sets the rules that are tried from now on, and clears cached scores and verdicts of
+        pairs.
+        """
         self.rules = rules
         self.scores.clear()
         self.verdicts.clear()
@@ -161,7 +165,9 @@ class Grouping(Units):
         return list(pairs)
 
     def _siblings(self, pairs: Collection[tuple[Group, Group]]) -> Iterator[tuple[Group, Group]]:
-        """Pairs in program order that read a common value and are not producer and consumer."""
+        """Yields the pairs of groups that read a common value, in program order, without `pairs`,
+        the producers with their consumers.
+        """
         groups = self.all_groups
         for i, first in enumerate(groups):
             for second in groups[i + 1 :]:
@@ -196,7 +202,7 @@ class Grouping(Units):
         return self.log.spend(rule, lines, self.label(consumer))
 
     def put(self, merged: Group, *parts: Group) -> None:
-        """Replaces groups by one."""
+        """Replaces the groups `parts` by the group `merged`."""
         self._span(merged, 1)
         for part in parts:
             self._span(part, -1)
@@ -271,7 +277,9 @@ class Grouping(Units):
     def _judge(
         self, producer: Group, consumer: Group, maps: Maps, merged: Group, copy: bool
     ) -> str | Why:
-        """Returns the name of the rule that joins them, or the reason why none does."""
+        """Returns the name of the first rule that joins the pair, or the reason against it: a
+        limit, the contract with backends, an idle machine, a cycle, or that of a rule.
+        """
         if len(merged.inputs) > self.limits.max_inputs:
             most = f"at most {self.limits.max_inputs} are allowed"
             return Why(f"{len(merged.inputs)} inputs, {most}", kind="limit")
@@ -390,20 +398,24 @@ class Grouping(Units):
         return False
 
     def copies(self, rule: str, producer: Group, consumers: Sequence[Group]) -> list[Group]:
-        """Returns the consumers, each with a copy of the producer; empty if one rejects it."""
+        """Merges a copy of the producer into each consumer, and returns the merged groups. Returns
+        an empty list if a consumer rejects its copy, or if no rewrites are left.
+        """
         merged = [self.try_pair(producer, c, copy=True) for c in consumers]
         done = [m for m in merged if isinstance(m, Group)]
         whole = len(done) == len(merged) > 0 and self._spend(rule, producer, done[0])
         return done if whole else []
 
     def drop(self, old: Group) -> None:
-        """Removes a group."""
+        """Removes a group from the tables of groups, as when all consumers have a copy of it."""
         self._span(old, -1)
         for node in old.members:
             self.groups[node] = [g for g in self.groups[node] if g is not old]
 
     def _pays(self, producer: Group, consumers: Sequence[Group]) -> bool:
-        """True if reading the producer's inputs in every consumer moves fewer bytes."""
+        """True if copies of the producer in all consumers move no more bytes than one producer
+        whose results are stored: the copies read the producer's inputs instead of its outputs.
+        """
         made = sum(bytes_of(v) for v in producer.outputs)
         taken = sum(bytes_of(v) for v in producer.inputs)
         kept = taken + made

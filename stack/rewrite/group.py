@@ -258,7 +258,9 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
 
 
 def few_rows(group: Group) -> bool:
-    """True if a few long rows would leave all but one core idle."""
+    """True if a group reduces a few very long rows and then computes whole rows from the results:
+    it would run on one core and leave the others idle.
+    """
     return (
         estimate(product(group.rows)) < 4
         and estimate(product(group.row)) > 1 << 16

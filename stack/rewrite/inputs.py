@@ -164,8 +164,8 @@ def _powers(
 
 
 def _rows(plain: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
-    """In turns rows of zeros, of one negative value, of tiny values, of one positive value, and
-    normal rows. A vector has one value.
+    """Replaces the rows of an array, five kinds in rotation: zeros, one negative value, tiny
+    values, one positive value, and unchanged. All elements of a vector get one negative value.
     """
     if plain.ndim < 2 or not plain.size:
         return np.full(plain.shape, -rng.uniform(0.5, 2))
@@ -178,7 +178,9 @@ def _rows(plain: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarr
 
 
 def _with_few(array: np.ndarray, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The array with one element in `ONE_IN` replaced, at most `MOST`."""
+    """Copies an array and replaces some elements at random indices by `values` in rotation: one in
+    `ONE_IN` elements, at most `MOST`.
+    """
     array = np.array(array)
     count = min(MOST, -(-array.size // ONE_IN))
     for number, place in enumerate(rng.permutation(array.size)[:count]):

@@ -106,7 +106,10 @@ def _through(entry: Entry, place: Mapping[int, Entry]) -> Entry:
 
 
 def _bind_value(producer: Group, value: Node, space: Space, place: dict[int, Entry]) -> None:
-    """Binds producer axes through one value that the consumer reads."""
+    """Maps axes of the producer to axes of the consumer through a value that the producer computes
+    and the consumer reads: axes that index the same dim correspond. Axes without a counterpart map
+    to None; an axis of the space is split if a dim needs it.
+    """
     theirs = producer.axes[value]
     for dim in range(len(theirs)):
         own, read = theirs[dim], space.axes[value][dim]
@@ -137,7 +140,9 @@ def _bind(place: dict[int, Entry], axis: int, entry: tuple[int, ...]) -> None:
 
 
 def _bind_shared(producer: Group, space: Space, place: dict[int, Entry]) -> None:
-    """Binds producer axes through values that both read, if that fits the bindings so far."""
+    """Maps the remaining axes of the producer to axes of equal size that index the same dim of a
+    value that both groups read. Skips values that contradict the mapping so far.
+    """
     for value, entries in producer.axes.items():
         other = space.axes.get(value)
         if other is None:

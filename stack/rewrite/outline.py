@@ -55,7 +55,9 @@ class _Outliner:
         return node.args if group is None or self._is_bare(group) else self._body(group).inputs
 
     def _is_bare(self, group: Group) -> bool:
-        """True if a group is a single matmul of values in memory."""
+        """True if a group is a single matmul that reads no operand through windows, so that it
+        needs no fusion node.
+        """
         return group.members == group.dots and not any(map(in_windows, group.dots[0].args))
 
     def _make(self, root: Node) -> None:

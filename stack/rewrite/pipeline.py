@@ -179,7 +179,9 @@ class Pipeline:
 
 
 def _spelled(cls: type[Pass]) -> str:
-    """The name by which a class of passes is found again."""
+    """The name of a pass class in the text of a pipeline: its installed name if that finds this
+    class, else `module:Class`.
+    """
     known = cls.name in plugins.names("stack.passes")
     if known and plugins.load("stack.passes", cls.name) is cls:
         return cls.name
@@ -217,9 +219,10 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, truth: Truth | None
 
 
 def _checked(item: Pass, before: Func, after: Func, log: Log, truth: Truth) -> float | None:
-    """The error of a pass's result; None if it cannot be interpreted as the program.
+    """Returns the largest error of the results after a pass; None if there are no inputs to check,
+    or if the pass changed the level of the function.
 
-    A CheckError also names the first wrong rewrite.
+    Raises a CheckError that names the pass and the first wrong rewrite if an error is too large.
     """
     truth.allow(log.inexact)
     if not truth.kinds or after.level != truth.func.level:

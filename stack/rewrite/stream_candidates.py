@@ -18,7 +18,8 @@ from stack.rewrite.group import bytes_of, estimate
 
 
 def streamed(nodes: Iterable[Node], results: Iterable[Node], balance: float) -> frozenset[Node]:
-    """Matmuls that are cheaper to recompute than to keep, and the elementwise ops that follow them.
+    """Returns matmuls whose results are cheaper to recompute than to store, and the elementwise ops
+    between them and the reductions that read them.
 
     `balance`: matmul operations in the time of one byte of memory traffic; with 0 the result is
     empty.
@@ -44,7 +45,9 @@ def _is_cheap(product: Node, balance: float) -> bool:
 
 
 def _chain(product: Node, users: Mapping[Node, Sequence[Node]], kept: set[Node]) -> set[Node]:
-    """A matmul and the ops that follow it up to reductions; empty if the chain ends elsewhere."""
+    """Returns a matmul and the elementwise ops that compute values of the same size from it. Empty
+    if a value among them is in `kept`, or has another reader than these ops and reductions.
+    """
     size = estimate(product.tensor.size)
     chain, pending = {product}, [product]
     while pending:

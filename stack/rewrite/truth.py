@@ -104,9 +104,10 @@ class Truth:
         return worst, ""
 
     def limit(self, kind: str, number: int) -> float:
-        """The largest error of a result that is accepted.
+        """The largest accepted error of a result.
 
-        It is above the usual one where rounding in the program itself makes a larger error.
+        It is larger than the rules allow if the program itself differs more from its results in
+        double precision.
         """
         exact, dtype = self._exact(kind), self.func.results[number].dtype
         usual = self.allowed.limit(dtype)
@@ -116,7 +117,9 @@ class Truth:
         return max(usual, OWN * own) if own < np.inf else usual
 
     def _judged(self, kind: str, number: int, found: Any) -> Any:
-        """A result without the elements that are not judged after a rule with `Inexact.wider`."""
+        """Replaces the elements of a result that are not judged after a rule with `Inexact.wider`
+        by the expected values, so that they count as equal.
+        """
         want, have = np.asarray(self.results[kind][number]), np.asarray(found)
         dtype, exact = self.func.results[number].dtype, self._exact(kind)
         if want.shape != have.shape or want.dtype != have.dtype or dtype.kind not in "fc":
@@ -134,7 +137,9 @@ class Truth:
         return all(np.isfinite(a).all() for a in self.inputs[kind] if a.dtype.kind in "fc")
 
     def _exact(self, kind: str) -> list[Any]:
-        """The results in double precision; none if an op has no meaning there."""
+        """The results in double precision; an empty list if an op has no meaning there or rejects
+        the inputs.
+        """
         try:
             wide = widen(self.func)
             types = [widen_dtype(p.dtype).numpy for p in wide.params]

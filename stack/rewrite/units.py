@@ -33,6 +33,8 @@ MAX_CHEAP_CONCAT = 4
 class Units:
     """The units of one closed block, and the edges between them.
 
+    Bare ops are matmuls, and ops that no group may contain: they read operands from memory.
+
     Attributes:
         place: position of every node.
         cheap: nodes that are recomputed, and so are no units.
@@ -128,7 +130,9 @@ class Units:
         return value
 
     def _find_roots(self) -> frozenset[Node]:
-        """Cheap nodes that must be in memory after all: operands of bare ops, and results."""
+        """Cheap nodes whose values are stored in memory all the same: operands of bare ops (see the
+        class), and results of the block.
+        """
         needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
         for node in self.block.nodes:
             if node not in self.cheap and (not self.is_grouped(node) or is_contraction(node)):
@@ -138,13 +142,15 @@ class Units:
         )
 
     def _in_memory(self, node: Node, operand: Node) -> Node:
-        """The value in memory for an operand: a matmul reads it through windows."""
+        """The value that must be in memory so that a bare op can read an operand: the one behind
+        free reshapes and, for a matmul, behind a window view.
+        """
         if is_contraction(node) and in_windows(operand):
             operand = operand.args[0]
         return self.behind_reshape(operand)
 
     def sources(self, node: Node) -> list[Node]:
-        """Units that a node reads through cheap nodes."""
+        """The units and parameters that a node reads, directly or through cheap nodes."""
         found: dict[Node, None] = {}
         if not self.is_grouped(node) or is_contraction(node):
             for arg in node.args:

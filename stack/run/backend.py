@@ -41,7 +41,9 @@ class Kernel:
     modules: tuple[str, ...] = ()
 
     def with_flops(self, flops: float) -> Kernel:
-        """The same kernel with another count of operations; its text is not computed."""
+        """Returns a copy of this kernel with another number of operations. It keeps a `text` that
+        is computed on demand uncomputed.
+        """
         made = copy(self)
         made.__dict__["flops"] = flops
         return made

@@ -145,9 +145,10 @@ def stages_of(
 
 
 def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "cost") -> Stages:
-    """The stage that decides about hosted operators, if a function has some, or a scan.
+    """Returns the stage that chooses the implementation of hosted operators and, on CUDA, of scans.
+    Empty if the function has none, or if `passes` contains pass `hosted` already.
 
-    Peers get the decomposition of an operator.
+    Backends without hosted kernels, and peers, get the decomposition of an operator.
     """
     asked = ("custom", "scan") if backend.lowering.hosts == "cuda" else ("custom",)
     if "hosted" in str(passes) or all(node.op not in asked for node in walk(func)):

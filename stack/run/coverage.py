@@ -26,7 +26,9 @@ class LibraryStep:
 
 @dataclass
 class _Op:
-    """An op of the imported function, and what runs it."""
+    """An op of the imported function, and who runs it: `kind` is "native" (compiled), "library",
+    "hosted" or "fallback".
+    """
 
     name: str
     lines: frozenset[str]
@@ -118,16 +120,19 @@ def _ops_of(step: Node) -> list[str]:
 
 
 def _library_calls(kernels: Iterable[Kernel]) -> Iterator[LibraryStep]:
-    """Library calls of a compiler that reports only names and files."""
+    """Yields the library kernels of a backend as library steps without source lines, for compilers
+    that do not report which lines a kernel computes.
+    """
     for kernel in kernels:
         if kernel.kind == "library":
             yield LibraryStep(list(kernel.ops), frozenset())
 
 
 def _give(step: LibraryStep, ops: Sequence[_Op]) -> None:
-    """Marks the ops that a library step runs: for each of its ops, one with that name and line.
+    """Marks the imported ops that a library step runs: for each op name of the step, one op with
+    that name on the step's source lines.
 
-    A pass may have inserted a step whose ops the function lacks. It then runs an op with its lines.
+    If there is none, a pass inserted the step; then one op of any name on its lines is marked.
     """
     found = False
     for name in step.ops:
@@ -138,7 +143,10 @@ def _give(step: LibraryStep, ops: Sequence[_Op]) -> None:
 
 
 def _take(call: Node, lines: frozenset[str], ops: Sequence[_Op]) -> None:
-    """Marks the op that a pass replaced by a hosted operator."""
+    """Marks an imported op as hosted if a pass replaced it by the hosted operator `call`: the first
+    op on the call's source lines that the operator's decomposition contains. Marks none if the
+    program itself calls an operator on these lines.
+    """
     inner = {n.op for b in call.blocks for n in b.nodes}
     here = [op for op in ops if not lines.isdisjoint(op.lines)]
     own = [op for op in here if op.kind == "native" and op.name in inner]
@@ -147,12 +155,17 @@ def _take(call: Node, lines: frozenset[str], ops: Sequence[_Op]) -> None:
 
 
 def _is_of_operator(name: str, lines: frozenset[str], ops: Sequence[_Op]) -> bool:
-    """True if an op of a step comes from the decomposition of a hosted operator."""
+    """True if the op named `name` is in the decomposition of a hosted operator on one of these
+    source lines: the operator was replaced by its decomposition.
+    """
     return any(name in op.inner and not lines.isdisjoint(op.lines) for op in ops)
 
 
 def _mark(ops: Iterable[_Op], lines: frozenset[str]) -> bool:
-    """Marks the first op that nothing else runs, on these lines if both have some."""
+    """Marks as run by a library the first of `ops` that is still "native" and has one of these
+    source lines; lines are not compared if the op or `lines` has none. Returns False if no op
+    matches.
+    """
     for op in ops:
         if op.kind == "native" and (not lines or not op.lines or not lines.isdisjoint(op.lines)):
             op.kind = "library"

@@ -67,7 +67,9 @@ def _entry(kind: type[Any], held: Mapping[str, Any]) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists of a file as tuples."""
+    """Converts lists, also nested ones, to the tuples that they were before they were saved as
+    JSON.
+    """
     if isinstance(value, list):
         return tuple(_frozen(each) for each in cast("list[Any]", value))
     return value

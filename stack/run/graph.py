@@ -126,14 +126,18 @@ class CompiledGraph:
         return self._way() == other._way()
 
     def _way(self) -> tuple[Any, ...]:
-        """Everything that the compilation depends on. Weights count only if `freeze` is asked."""
+        """The key of a compilation: everything that its result depends on. It contains the names of
+        weights only with option `freeze`.
+        """
         captured = self.captured
         weights = captured.weights if self.options.get("freeze") else ()
         how = (self.backend, self.passes, self.options, self.frontend)
         return (captured.func, captured.device, captured.is_lent, weights, *how)
 
     def _run_like(self, run: Run) -> Run:
-        """A record for this graph, from that of an equal graph that was compiled already."""
+        """Copies the record of an equal graph that was compiled already, with this graph's target,
+        captured text and notes, and a compile time of 0.
+        """
         captured = Stage("captured", make_text=lambda: self.captured.text)
         records = [captured, *run.records[1:]]
         notes = self.captured.notes
@@ -201,7 +205,9 @@ class CompiledGraph:
         return tuple(sorted(bind_shapes(self.func, [a.shape for a in ready]).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
-        """True if the shapes are those of a program without symbols; avoids solving for sizes."""
+        """True if the program has no size symbols and the arguments have its shapes, so that no
+        sizes need to be solved for.
+        """
         return self.fixed is not None and [tuple(a.shape) for a in ready] == self.fixed
 
     def prepare(self, arrays: Sequence[Any]) -> None:
@@ -248,7 +254,9 @@ class CompiledGraph:
     def _with_kept(
         self, sizes: Sizes, frozen: FrozenValues, ready: Sequence[Any], arrays: Sequence[Any]
     ) -> list[np.ndarray]:
-        """Runs with the cached values of the current weights."""
+        """Runs a program with cached values: takes those for the current weights from the cache, or
+        computes them, and notes their size in the record.
+        """
         kept = self.kept[sizes]
         values = kept.values([*self.captured.bound, *arrays], ready)
         self.runs[sizes].notes["frozen"] = kept.note
@@ -260,8 +268,8 @@ class CompiledGraph:
         return self._called(arrays) if found is None else found
 
     def _called(self, arrays: list[Any]) -> list[Any]:
-        """The slow call, which reports errors in arrays; sets up the fast call for arrays like
-        these.
+        """Converts and runs like `execute`, and raises errors for unsuitable arrays. If the program
+        has no bound arrays, sets up `direct`, the fast call for later arrays like these.
         """
         ready = self.ready(arrays)
         sizes = self._sizes(ready)
@@ -273,15 +281,17 @@ class CompiledGraph:
         return self._run(sizes, ready, given)
 
     def _direct(self, sizes: Sizes, arrays: Sequence[Any]) -> Direct | None:
-        """A fast call by addresses for arrays like these; None if there is none."""
+        """Returns a call that passes the addresses of arrays like these instead of converting them;
+        None if the executable or the frontend does not support it.
+        """
         program, found = self.by_address(sizes)
         if program is None:
             return None
         return self.frontend.direct(program, arrays, self.returned, found)
 
     def by_address(self, sizes: Sizes) -> tuple[AddressProgram | None, Finds | None]:
-        """The program for calls by addresses, if there is one, and the function that finds cached
-        weights.
+        """Returns the program that runs on addresses, and the function that finds its cached values
+        of weights. The first is None if there is no such program, the second if nothing is cached.
         """
         executable = self.executables.get(sizes)
         if executable is None:

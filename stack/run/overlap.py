@@ -76,7 +76,9 @@ def _shown(node: Node, shows: dict[Node, set[Result]]) -> set[Result]:
 
 
 def _written(node: Node) -> list[tuple[Result, range]]:
-    """The bytes of the arena that a step writes, by result."""
+    """The bytes of the arena that a node writes, as a range for each of its results in the arena. A
+    node that updates an operand in place has none.
+    """
     places = () if "updates" in node.attrs else node.attrs.get("at") or ()
     sizes = [t.bytes for t in node.types]
     return [

@@ -94,7 +94,9 @@ def cut(func: Func) -> Parts | None:
 
 
 def _crossing(func: Func) -> list[Node]:
-    """The values that depend only on calls with `once`, and that the rest reads."""
+    """The values that pass from the part that depends only on weights to the part of every call:
+    computed from calls with `once` alone, and read by other nodes or returned.
+    """
     made: set[Node] = set()
     read: dict[Node, None] = {}
     for node in func.nodes:
@@ -114,7 +116,7 @@ def _params(func: Func, values: Iterable[Node]) -> list[Node]:
 
 
 def _read(func: Func, values: Iterable[Node]) -> tuple[int, ...]:
-    """Numbers of the parameters that values depend on."""
+    """Indices of the parameters of `func` that some values depend on."""
     needed = set(topological(values))
     return tuple(i for i, p in enumerate(func.params) if p in needed)
 
@@ -174,7 +176,10 @@ def build_parts(
 
 
 def _by_address(then: Executable, parts: Parts, func: Func) -> AddressProgram | None:
-    """The program for calls by addresses: of cached values, of all parameters, and of results."""
+    """The program of the second part for calls by addresses: of the cached values, of all
+    parameters of the whole function, and of results. None if the part cannot be called by
+    addresses.
+    """
     program = then.by_address
     if program is None:
         return None

@@ -77,7 +77,9 @@ class Timetable:
         return 1 - busy / (self.seconds * len(self.ranks))
 
     def in_flight(self, rank: int) -> int:
-        """The maximum number of microbatches whose values a rank holds."""
+        """The maximum number of microbatches that are in flight on a rank: their forward pass has
+        run there and their backward pass has not. Each chunk of the rank counts separately.
+        """
         held = most = 0
         last = "W" if any(p.work.kind == "W" for p in self.ranks[rank]) else "B"
         for placed in self.ranks[rank]:
@@ -174,14 +176,18 @@ class _Greedy:
         return max((self.ends[n] + self.send * (n.chunk != chunk) for n in needs), default=0.0)
 
     def _like(self, work: Work) -> tuple[int, ...]:
-        """Preference of a piece of work; smaller is better."""
+        """The sort key among pieces of work of one rank, the smallest first: by kind, then by the
+        order in which the schedule runs chunks and microbatches.
+        """
         order = "BFW" if self.kind == "zero_bubble" else "FBW"
         turn = work.batch // self.ranks if self.kind == "interleaved" else 0
         chunk = self.chunks - work.chunk if work.kind == "B" else work.chunk
         return order.index(work.kind), turn, chunk, work.batch
 
     def _limit(self, rank: int) -> int:
-        """The maximum number of microbatches in flight on a rank, counted in chunks."""
+        """The number of microbatches in flight on a rank (each counted once for every chunk there)
+        at which no further forward work starts; no limit for gpipe.
+        """
         if self.kind == "gpipe":
             return 1 << 30
         if self.kind == "interleaved":

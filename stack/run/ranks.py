@@ -109,7 +109,9 @@ class Ranks:
 
 
 def _serve(pipe: Any) -> None:
-    """The main loop of a process of the pool."""
+    """The main loop of a worker process: runs the tasks that arrive through the pipe, and answers
+    with (True, result) or (False, error text). Returns when the pipe is closed.
+    """
     while True:
         try:
             task, args = pipe.recv()

@@ -97,8 +97,9 @@ def is_ours(error: BaseException) -> bool:
 
 
 def own_error(error: BaseException) -> str:
-    """An error of the program or of its trace in a few lines, without traceback; "" for other
-    errors.
+    """Returns a short text, without traceback, for an error that the program raises itself or that
+    its framework raises because it cannot trace the program; "" for other errors, such as faults of
+    the compiler.
     """
     said = _said(error)
     if said in ("", FAULT):
@@ -109,13 +110,17 @@ def own_error(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """The note that names whose error it is; "" if there is none."""
+    """Returns the note of an error, added by a function of this file, that says whether the program
+    or the compiler is at fault; "" if it has no such note.
+    """
     notes = getattr(error, "__notes__", ())
     return next((n for n in notes if n == FAULT or n.startswith(UNTRACED) or n.endswith(OWN)), "")
 
 
 def _own_line(error: Exception) -> str:
-    """The innermost line of a traceback that is neither a library's, Python's, nor ours."""
+    """Returns file, line number and text of the innermost traceback line in the user's code, as a
+    line for a note; "" if there is none.
+    """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if not frames:
         return ""

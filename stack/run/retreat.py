@@ -72,7 +72,7 @@ def compile_or_retreat(
 
 
 def _quietly(lower: Callable[[Func], Func], func: Func, run: Run) -> Func:
-    """Lowers a function without a record."""
+    """Lowers a function, and removes the stages that `lower` added to the record."""
     count = len(run.records)
     try:
         return lower(func)
@@ -81,7 +81,9 @@ def _quietly(lower: Callable[[Func], Func], func: Func, run: Run) -> Func:
 
 
 def _mark(func: Func, refused: KernelRefused, lower: Callable[[Func], Func]) -> Func:
-    """The function with `refused` on every group whose kernel was rejected."""
+    """Adds attribute `refused`, the reason, to every group whose kernel the compiler rejected.
+    Raises `refused` if no group of the function has such a kernel.
+    """
     whys = {_code(node): why for node, why in refused.kernels.items()}
     found: dict[str, str] = {}
 
@@ -123,14 +125,17 @@ def _why(program: Func, whys: Mapping[Any, str], lower: Callable[[Func], Func]) 
 
 
 def _code(kernel: Node) -> Any:
-    """A key of a kernel's code, without its operands and the memory of its results."""
+    """A key that is equal for kernels with the same code. It leaves out the operands, and attribute
+    `at`, the memory of the results.
+    """
     attrs = tuple((k, v) for k, v in kernel.attrs.items() if k != "at")
     return kernel.blocks[0].params, kernel.blocks[0].results, attrs
 
 
 def _alone(node: Node) -> Func:
-    """A function that computes one node only. Parameters replace its operands; operands that are
-    computed once stay so.
+    """Returns a function that computes only this node, with parameters for operands. Operands that
+    a call with `once` computed come from such a call here too, so that the node is lowered in the
+    same way.
     """
     params = {a: param(f"x{i}", a.type) for i, a in enumerate(dict.fromkeys(node.args))}
     used = [p for a, p in params.items() if a.op != "const"]
@@ -141,7 +146,9 @@ def _alone(node: Node) -> Func:
 
 
 def _as_they_are(params: Sequence[Node]) -> Node:
-    """A call with `once` that returns its operands."""
+    """Returns a call that returns its operands unchanged and is marked `once`, so that they count
+    as computed once.
+    """
     types = tuple(p.tensor for p in params)
     type_ = types[0] if len(types) == 1 else TupleType(types)
     attrs = {"name": "weights", "once": True}
@@ -149,7 +156,7 @@ def _as_they_are(params: Sequence[Node]) -> Node:
 
 
 def _marked(node: Node, why: str) -> Node:
-    """The group with the reason as attribute; a single op becomes a group of its own."""
+    """Adds attribute `refused`, the reason, to a group. A single op first becomes a fusion."""
     if node.op not in ("fusion", "stream"):
         attrs = {"kind": "loop", "name": node.op}
         node = Node("fusion", node.args, attrs, node.type, (block_of(node),))

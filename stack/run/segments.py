@@ -91,7 +91,10 @@ def steps_of(
 
 
 def _ordered(func: Func) -> list[Node]:
-    """Nodes in order. Nodes that only few results need come right after their inputs."""
+    """Sorts nodes for execution. Those that only few results need, as gradients of weights, come
+    right after their inputs; those that wait for a collective of such values, as the update of a
+    weight, come last.
+    """
     order = {node: i for i, node in enumerate(func.nodes)}
     tails = _tails(func)
     at: dict[Node, int] = {}
@@ -112,14 +115,16 @@ def _ordered(func: Func) -> list[Node]:
 
 
 def _waits(node: Node, tails: set[Node]) -> bool:
-    """True if a node reads a collective that overlaps with the gradients, as the weight update
-    does.
+    """True if a node reads a collective of a gradient (see `_tails`), as the update of a weight
+    does. It runs late, so that the collective overlaps with other gradients.
     """
     return any(is_meeting(a) and a in tails for a in node.args)
 
 
 def _bucketed(order: Sequence[Node], bucket: int) -> list[Node]:
-    """Moves the gathers of parameters of one bucket to the position of the first of them."""
+    """Collects gathers of parameters in buckets of `bucket` bytes, and moves all gathers of a
+    bucket to the position of its first one.
+    """
     found: list[list[Node]] = []
     room, group = 0, list[Node]()
     for node in order:
@@ -135,12 +140,16 @@ def _bucketed(order: Sequence[Node], bucket: int) -> list[Node]:
 
 
 def _is_gather(node: Node) -> bool:
-    """True if a collective needs only parameters."""
+    """True if a node is a collective whose operands all are parameters, as the gather of a sharded
+    weight.
+    """
     return is_meeting(node) and all(is_input(a) for a in node.args)
 
 
 def _tails(func: Func) -> set[Node]:
-    """Nodes that only few results depend on: a gradient is for a weight and its moments."""
+    """Nodes on which at most `FEW` results depend. They belong to one weight: its gradient affects
+    only the new weight and its moments.
+    """
     users = _users(func.nodes)
     reached: dict[Node, frozenset[Node]] = {}
     results = set(func.results)
@@ -214,7 +223,7 @@ class _Runs:
         self.inside.append(node)
 
     def ended(self) -> list[Run]:
-        """Ends the last run and returns all."""
+        """Starts the remaining collectives, ends the last run, and returns all runs."""
         self._start()
         self._end(len(self.inside), ())
         return self.found
@@ -223,7 +232,7 @@ class _Runs:
         return sum(map(_bytes, self.waiting)) >= self.bucket
 
     def _start(self) -> None:
-        """Starts the waiting collectives."""
+        """Ends the current run and lets the waiting collectives start after it."""
         started = tuple(self.waiting)
         self._end(self._least() if self._is_full() else len(self.inside), started)
         self.coming.update(dict.fromkeys(started, started))
@@ -235,14 +244,19 @@ class _Runs:
         self.full = max(0, self.full - count)
 
     def _least(self) -> int:
-        """The best position for the run to end."""
+        """The number of nodes after which the current run should end: where it passes on the fewest
+        bytes, if that saves more than the bytes of the waiting collectives; else as early as these
+        can start.
+        """
         handed = _handed(self.inside, self.place, self.last)[self.full :]
         best = min(range(len(handed)), key=handed.__getitem__)
         return self.full + best * (handed[0] - handed[best] > sum(map(_bytes, self.waiting)))
 
 
 def _handed(run: Sequence[Node], place: Mapping[Node, int], last: Mapping[Node, int]) -> list[int]:
-    """The bytes that a run passes on, by the number of its nodes."""
+    """For each number of nodes, from 0 to all: the bytes of values that these first nodes of a run
+    compute and later nodes read, if the run ended there.
+    """
     places = [place[node] for node in run]
     change = [0] * (len(run) + 2)
     for number, node in enumerate(run, start=1):
@@ -259,7 +273,9 @@ def _segments(
     sources: Mapping[Node, frozenset[Node]],
     place: Mapping[Node, int],
 ) -> list[Segment | Meeting]:
-    """Runs as functions, each with copies of the nodes that it recomputes."""
+    """Converts runs to functions, each with copies of the nodes that it recomputes, and puts the
+    collectives that start after a run behind it.
+    """
     whole = [sorted(_with_copies(run, sources), key=place.__getitem__) for run, _ in runs]
     read = set(func.results)
     for full, (_, waiting) in zip(whole, runs, strict=True):
@@ -277,8 +293,8 @@ def _segments(
 
 
 def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozenset[Node]]:
-    """Maps each node to the values that a segment reads for it: the node, or smaller inputs to
-    recompute it.
+    """Maps each node to the values that a segment takes as inputs to use it: the node itself, or
+    the values from which the segment recomputes it, if these are no larger.
     """
     found: dict[Node, frozenset[Node]] = {}
     for node in order:
@@ -293,7 +309,9 @@ def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozen
 
 
 def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
-    """A run with the nodes that it recomputes."""
+    """Returns the nodes of a run and those that it recomputes, because their values are not passed
+    between segments.
+    """
     found = dict.fromkeys(run)
     pending = [a for n in run for a in n.args]
     while pending:
@@ -334,7 +352,9 @@ def _gathers(work: Segment | Meeting) -> bool:
 
 
 def _ahead(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
-    """Moves gathers of parameters before the segment that overlaps with them."""
+    """Moves gathers of parameters that directly follow a segment before it, so that they overlap
+    with it.
+    """
     found: list[Segment | Meeting] = []
     for work in works:
         is_late = _gathers(work) and found and isinstance(found[-1], Segment)
@@ -343,7 +363,9 @@ def _ahead(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
 
 
 def _gathered_again(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
-    """Repeats the gather of a parameter if its readers are far apart."""
+    """Gathers a parameter again before a reader that is more than 3 steps after the last one, so
+    that it need not stay in memory between them.
+    """
     gathers = {n for work in works if _gathers(work) for n in work.outputs}
     seen: dict[Node, int] = {}
     at: dict[int, list[Node]] = {}
@@ -362,8 +384,8 @@ def _gathered_again(works: Sequence[Segment | Meeting]) -> list[Segment | Meetin
 
 
 def _with_ends(works: Sequence[Segment | Meeting], kept: set[Node]) -> list[SegmentStep]:
-    """Adds to each step the values that are dead after it, or not read before they are computed
-    again.
+    """Pairs each segment or group of collectives with the values that can be freed after it: no
+    later step reads them, or only after computing them again. Values in `kept` stay.
     """
     ends: list[tuple[Node, ...]] = []
     needed = set(kept)

@@ -59,7 +59,9 @@ class Optimizer:
         return b.func(func.name, [*func.params, *step.state], results, func.level)
 
     def alone(self, types: Mapping[str, TensorType]) -> Func:
-        """The update of these weights alone, as a function of the weights and their gradients."""
+        """Returns a function that only updates these weights. Its parameters are the weights, their
+        gradients and the state of the optimizer.
+        """
         weights = [param(name, type_) for name, type_ in types.items()]
         gradients = [param(f"gradient{i}", w.type) for i, w in enumerate(weights)]
         func = Func("update", Block([*weights, *gradients], gradients))
@@ -114,7 +116,9 @@ class _Update:
         return new
 
     def _share(self, stays: float, like: Node) -> Node:
-        """The bias correction of a moment: 1 - stays ** steps."""
+        """Returns the bias correction of a moment, 1 - stays ** steps, with the shape of `like`.
+        `stays` is the moment's decay rate. The first call also advances the step count.
+        """
         b = self.b
         if self.count is None:
             old = param("steps", TensorType(F32, ()))
@@ -130,7 +134,9 @@ class _Update:
 
 
 def carried(func: Func) -> dict[int, int]:
-    """Maps results of a step to the parameters that they update, by number."""
+    """Maps the index of each result `w.next` to the index of the parameter `w` that it replaces in
+    the next step.
+    """
     places = {str(p.attrs["name"]) + NEXT: i for i, p in enumerate(func.params)}
     names = [func.body.names.get(r, "") for r in func.results]
     return {i: places[name] for i, name in enumerate(names) if name in places}

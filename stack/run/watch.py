@@ -58,6 +58,6 @@ def capture() -> Generator[Capture]:
 
 
 def announce(run: Run) -> None:
-    """Adds a compiled graph's run to all open captures."""
+    """Adds the record of a compiled graph to every `capture()` that is open."""
     for open_capture in list(_OPEN):
         open_capture.runs.append(run)

@@ -63,12 +63,16 @@ class WeightCache:
         return entry.values
 
     def found(self, arrays: Sequence[Any]) -> Entry | None:
-        """The cached values for the current weights; None if they must be computed."""
+        """The cached values for the weights among `arrays`; None if no values are cached for these
+        weights, or if a weight may have changed since.
+        """
         with self._lock:
             return self._current(*self._stamps([arrays[i] for i in self.frozen.weights]))
 
     def _stamps(self, weights: Sequence[Any]) -> tuple[Stamps, Stamps]:
-        """The memory of weights, and their versions."""
+        """Returns the memory of each weight, and the version of each weight, by which changes are
+        detected.
+        """
         stamps = list(map(self.frontend.stamp, weights))
         return tuple(memory for memory, _ in stamps), tuple(version for _, version in stamps)
 

@@ -26,9 +26,11 @@ STAGE = "weights"
 
 
 def split(passes: Any) -> tuple[str, Any]:
-    """Splits the passes after the last one that takes weights; the first part is text.
+    """Splits a pipeline after its last pass with `takes_weights`. Returns the passes up to it as
+    text, and the passes for the rest of the compilation.
 
-    The first part is "" if no pass takes weights; the second is "default" if it names no pass.
+    The first part is "" if no pass takes weights; the second is "default" if no pass is left for
+    it.
     """
     if isinstance(passes, str) and passes.partition(",")[0].strip() == "default":
         return "", passes
@@ -76,7 +78,9 @@ def _frozen(captured: Captured, frontend: Frontend) -> Func:
 
 
 def _thawed(func: Func) -> tuple[Func, list[Node]]:
-    """Replaces large constants by parameters, in front of the others; also returns them."""
+    """The inverse of `_frozen`: replaces large constants by new parameters, in front of the others.
+    Returns the function, and the constants in the order of these parameters.
+    """
     taken = {str(p.attrs["name"]) for p in func.params}
     counts: dict[str, int] = {}
     known: dict[Node, Node] = {}

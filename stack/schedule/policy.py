@@ -39,7 +39,9 @@ class Policy(ABC):
 
     @abstractmethod
     def complete(self, given: Schedule) -> Schedule:
-        """Fills in what a schedule does not specify."""
+        """Returns the schedule with everything that `given` leaves open, such as block sizes and
+        bindings, filled in by this policy.
+        """
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         """The program resources that the kernel of a complete schedule uses."""

@@ -117,7 +117,9 @@ class Schedule:
 
     @property
     def is_by_threads(self) -> bool:
-        """True if it specifies what single threads compute of a matmul."""
+        """True if splits are bound to lanes or unrolled, which specifies the elements of a matmul
+        that each thread computes.
+        """
         return bool(self.bound("lane", "unroll"))
 
     def block(self, axis: str, default: int = 0) -> int:
@@ -151,7 +153,9 @@ def _axis(split: Split) -> str:
 
 
 def _bound(own: Sequence[Split], usual: Sequence[Split]) -> Sequence[Split]:
-    """The splits of an axis with default bindings; the default splits if it has none."""
+    """Completes the splits of one axis: a split without a binding gets that of the default split at
+    the same depth. Returns the default splits if the axis is not split.
+    """
     if not own or not usual:
         return own or usual
     last = len(usual) - 1
@@ -217,14 +221,16 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """The part that takes longest; "" if only the sum is known."""
+        """Name of the part that takes longest, the bottleneck; "" if only the total is known."""
         return max(self.parts, key=lambda p: self.parts[p], default="")
 
     def __str__(self) -> str:
         return f"{self.seconds * 1e6:.1f} us"
 
     def told(self) -> str:
-        """The time with its parts, longest first."""
+        """The predicted time as text, followed by the time of each part in microseconds, longest
+        first.
+        """
         parts = sorted(self.parts.items(), key=lambda p: -p[1])
         shown = ", ".join(f"{name} {seconds * 1e6:.1f}" for name, seconds in parts)
         return f"{self} ({shown})" if shown else str(self)

@@ -72,9 +72,10 @@ def _is_file(spec: str) -> bool:
 
 
 def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
-    """The block of a reduced axis that each program gets in a schedule by hand, 0 for all of it.
+    """The number of elements of a reduced axis that each program gets in the schedule that a user
+    gave for `name`; 0 if each program gets the whole axis.
 
-    None if there is no schedule for a value of this name.
+    None if no schedule is given for `name`.
     """
     if name not in given:
         return None
@@ -85,20 +86,22 @@ def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
 
 
 def of_part(given: Schedule) -> Schedule:
-    """The part of a schedule for one partial result, whose reduced axes are not split among
-    programs.
+    """Removes the splits of reduced axes among programs: the rest is the schedule of the kernel
+    that computes one partial result.
     """
     splits = (s for s in given.splits if s.axis not in REDUCED or s.binding != "grid")
     return replace(given, splits=tuple(splits))
 
 
 def is_pattern(name: str) -> bool:
-    """True if a name matches several groups."""
+    """True if a name contains a wildcard (`*`, `?`, `[`), so that it may match several groups."""
     return bool(set("*?[") & set(name))
 
 
 def given_for(given: Mapping[str, str], *names: str) -> tuple[str, str]:
-    """The matching name and schedule for a group with these names; two empty texts if none."""
+    """Returns the name or pattern in `given` that matches a group with these names, and its
+    schedule; two empty texts if none matches. Exact names come before patterns.
+    """
     for name in filter(None, names):
         if name in given:
             return name, given[name]

@@ -63,7 +63,9 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
 
 
 def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
-    """Returns the values written to memory: results, matmuls, and operands of matmuls."""
+    """Returns the values of a segment that are written to memory: results, matmuls, and operands of
+    matmuls. Excludes parameters and `inner`, values that streams recompute instead.
+    """
     products = [n for n in nodes if is_contraction(n)]
     read = (_behind(a) for n in products for a in n.args)
     found = {*products, *(n for n in (*read, *func.results) if n.args)}
@@ -71,7 +73,9 @@ def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[No
 
 
 def _seen(inner: Iterable[Node]) -> dict[Dim, float]:
-    """Returns the share of a score matrix that a positional mask keeps, by size."""
+    """Maps the number of elements of each attention score matrix with a triangular mask to the
+    share of it that is computed, one half.
+    """
     return {n.tensor.size: 0.5 for n in inner if n.op == "select" and _is_triangle(n.args[0])}
 
 
@@ -85,7 +89,7 @@ def _is_triangle(mask: Node) -> bool:
 
 
 def _behind(node: Node) -> Node:
-    """Returns the value under views of the whole value."""
+    """Skips views that show every element: returns the value that they view."""
     while is_whole_view(node):
         node = node.args[0]
     return node

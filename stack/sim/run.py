@@ -21,7 +21,9 @@ from stack.sim.machines import Cluster
 
 @dataclass(frozen=True)
 class Event:
-    """One span on one stream of a class of ranks."""
+    """A time span, in seconds, in which one stream of a rank is busy with the step `name`. The rank
+    represents all ranks of its class.
+    """
 
     rank: int
     stream: str
@@ -103,7 +105,10 @@ Classes = dict[int, int]  # maps each rank to the first rank of its class
 def _classes(
     mesh: Mesh, overs: Sequence[Axes], slow: Mapping[int, float]
 ) -> tuple[Classes, dict[Axes, dict[int, frozenset[int]]]]:
-    """Partitions ranks into equivalence classes by refinement; also returns each rank's peers."""
+    """Partitions ranks into classes of equal speed whose peers are of equal classes, by refinement.
+    Returns the first rank of each rank's class, and for each set of axes in `overs` the classes in
+    each rank's group.
+    """
     groups = {over: mesh.groups(over) for over in overs if over}
     color: list[object] = [slow.get(rank, 1.0) for rank in range(mesh.ranks)]
     count = 0

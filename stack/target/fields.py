@@ -15,12 +15,15 @@ class Tuning:
 
 
 def number(unit: str, low: float, high: float, doc: str) -> Any:
-    """A field that every file of this kind must have; values outside of its range are errors."""
+    """Declares a required number of a machine description: a dataclass field with a unit, a range
+    and a meaning. Loading a file with a number outside of the range is an error.
+    """
     return field(metadata={"unit": unit, "low": low, "high": high, "doc": doc})
 
 
 def tuned(value: float, unit: str, low: float, high: float, doc: str, source: str) -> Any:
-    """A number of a `Tuning`, with its value for a target whose file does not set it.
+    """Declares a number of a `Tuning`: a dataclass field whose default `value` is used if a target
+    file does not set the number.
 
     `doc` says what the number limits, and `source` where the value comes from.
     """
@@ -29,10 +32,12 @@ def tuned(value: float, unit: str, low: float, high: float, doc: str, source: st
 
 
 def numbers_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The numbers of a kind of machine, or of a group."""
+    """Returns the fields of a `Target` or `Tuning` class that were declared by `number` or `tuned`,
+    by name.
+    """
     return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}
 
 
 def groups_of(cls: type[Any]) -> dict[str, Tuning]:
-    """The groups of tuned numbers of a kind of machine, with their usual values."""
+    """Returns the default `Tuning` groups of a target class, by the name of their field."""
     return {f.name: f.default for f in dataclasses.fields(cls) if isinstance(f.default, Tuning)}

@@ -168,7 +168,9 @@ def _tiles(given: Any, where: str) -> tuple[TileRate, ...]:
 
 
 def _tuning(given: Any, kind: str, where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The groups of tuned numbers that a file changes, and the source of each changed number."""
+    """Reads table `tuning` of a target file. Returns the groups in which it changes numbers, and
+    the source of each changed number by `group.number`. Raises UsageError for unknown names.
+    """
     if not isinstance(given, dict):
         raise UsageError(f"{where} tuning is a table, not {given!r}")
     known = groups_of(KINDS[kind])
@@ -207,7 +209,9 @@ def _check_keys(table: Mapping[str, Any], known: Collection[str], what: str) -> 
 
 
 def _entry(key: str, entry: Any, spec: Any, where: str) -> tuple[float, str]:
-    """A number and its source."""
+    """Reads one number of a target file and the source that the file gives for it, or "". Raises
+    UsageError if the number has the wrong type or is out of range.
+    """
     source = ""
     if isinstance(entry, dict):
         table = cast("dict[str, Any]", entry)

@@ -67,7 +67,9 @@ def _listed() -> frozenset[str]:
 
 
 def listed(machine: str, told: str) -> frozenset[str]:
-    """The features of a CPU: by its architecture, and from /proc/cpuinfo for its first core."""
+    """The features of a CPU: those that `told`, the text of /proc/cpuinfo, lists for the first
+    core, and those that the architecture `machine` implies.
+    """
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
     flags = frozenset(found[1].split() if found else ())
     return flags | {"neon"} if machine.lower() in ("aarch64", "arm64") else flags

@@ -55,7 +55,9 @@ class Mma:
         return is_whole and lanes % self.lanes == 0 and self._divides_depth(depth)
 
     def covers(self, rows: int, lanes: int, depth: int) -> bool:
-        """True if whole instructions cover a tile of this size; the last one may start early."""
+        """True if whole instructions cover a tile of this size. The last instruction may overlap
+        the one before, so the tile need not be a multiple of the instruction.
+        """
         is_tall = rows >= self.rows or self.takes_part(rows)
         return is_tall and lanes >= self.lanes and self._divides_depth(depth)
 
@@ -68,7 +70,9 @@ class Mma:
         return depth % self.depth == 0 and depth > self.group
 
     def takes_part(self, rows: int) -> bool:
-        """True if `rows` is less than a full instruction, but enough of it to be profitable."""
+        """True if a tile has fewer rows than the instruction, but so many that it is profitable to
+        leave the other rows of the instruction idle.
+        """
         return LEAST_PART * self.rows < rows < self.rows
 
 

@@ -130,7 +130,9 @@ class Gpu(Target):
 
     @property
     def balance(self) -> float:
-        """Matmul operations of a stream in the time of one byte of memory traffic."""
+        """Matmul operations that a stream computes in the time of one byte of memory traffic:
+        recomputing a value pays below this number of operations per byte.
+        """
         return self.stream_rate / self.memory_rate
 
 
@@ -164,17 +166,19 @@ class Cpu(Target):
 
     @property
     def chunk(self) -> int:
-        """Elements in one vector of a row: some registers of 32-bit floats."""
+        """The number of elements of a row that a kernel processes at a time: some vector registers
+        of 32-bit floats.
+        """
         return self.rows.vector_registers * self.lanes
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of staged values of a row that fit in their share of the cache."""
+        """Bytes of the second-level cache that staged values of a row may use."""
         return int(self.rows.kept_share * self.cache_bytes)
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of staged blocks of strided operands that fit in their share of the cache."""
+        """Bytes of the second-level cache that staged blocks of strided operands may use."""
         return int(self.rows.staged_share * self.cache_bytes)
 
     @property
@@ -183,25 +187,33 @@ class Cpu(Target):
         return int(self.matmuls.accumulator_share * self.registers)
 
     def most_rows(self, vectors: int) -> int:
-        """The number of rows of `vectors` accumulators each that fit next to one row of operand
-        vectors.
+        """The maximum number of rows of a matmul's register tile, with `vectors` accumulators in
+        each row, that leaves registers for one row of operand vectors.
         """
         return max(1, min(self.sums // vectors, (self.registers - 1) // vectors - 1))
 
     def taps(self, row: int) -> int:
-        """Taps that are multiplied at a time, of a row of `row` taps."""
+        """The number of window taps that a convolution keeps in registers at a time, of a row of
+        `row` taps.
+        """
         return min(row, int(self.convolutions.tap_share * self.registers))
 
     def sums_beside(self, rows: int) -> int:
-        """Accumulator vectors for each of `rows` rows of a matmul, a power of two."""
+        """The number of accumulator vectors in each of the `rows` rows of a matmul's register tile:
+        a power of two.
+        """
         return 1 << max(self.sums // rows, 1).bit_length() - 1
 
     def mmas(self, types: Types) -> list[Mma]:
-        """Its instructions for matmuls of these element types, fastest first."""
+        """The CPU's matrix instructions for these element types of operands and accumulator,
+        fastest first.
+        """
         return [m for m in MMAS if m.feature in self.features and m.types == types]
 
     def mma(self, types: Types, rows: int, lanes: int, depth: int) -> Mma | None:
-        """Its fastest instruction that computes a tile of a matmul without remainder."""
+        """The CPU's fastest matrix instruction that computes a matmul tile of this size without
+        remainder; None if there is none.
+        """
         return next((m for m in self.mmas(types) if m.divides(rows, lanes, depth)), None)
 
 

@@ -17,7 +17,7 @@ LONGEST = 120.0  # seconds without a line, including start and compilation
 
 @dataclass(frozen=True)
 class Reply:
-    """Result of one program: its seconds, or the reason why there are none."""
+    """The result of timing one program: its seconds, or the reason why there are none."""
 
     seconds: float | None
     problem: str = ""
@@ -74,9 +74,10 @@ class Child:
                 self.said.append(line.strip())
 
     def replies(self) -> Iterator[Reply]:
-        """Yields a reply per program, until the child ends or times out.
+        """Yields a reply for each program, until the process ends or sends no reply within
+        `longest` seconds.
 
-        `problem` then says how it ended.
+        Sets `problem` then to the reason why it ended.
         """
         while True:
             try:

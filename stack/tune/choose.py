@@ -112,7 +112,9 @@ def choose(
 
 
 def alone(node: Node) -> Func:
-    """Returns a function that computes only this node; constants are included."""
+    """Returns a function that computes only this node. Its operands become parameters, except
+    constants, which stay.
+    """
     b = Builder()
     params: dict[Node, Node] = {}
     for arg in node.args:

@@ -131,7 +131,10 @@ def _captured(
 
 
 def _after_effects(importer: Importer, results: Sequence[Node]) -> list[Node]:
-    """Returns results, one of which depends on all effects; without results the token."""
+    """Returns the results, one of which is computed from the token, so that all effects run.
+
+    Without results, the token is returned as the only one; without effects, nothing changes.
+    """
     tokens = importer.left
     if not tokens or not results:
         return [*results, *tokens]

@@ -103,7 +103,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def _together(s: Site, *values: Pair) -> list[Pair]:
-    """Broadcasts operands to the shape of the result."""
+    """Broadcasts all operands, as pairs, to the shape of the equation's result."""
     found = aligned(s, [p for v in values for p in (v.re, v.im)])
     return [Pair(*found[i : i + 2]) for i in range(0, len(found), 2)]
 
@@ -119,7 +119,7 @@ def _complex(s: Site, re: Node, im: Node, **_: Any) -> Pair:
 
 
 def _spread(s: Site, x: Node) -> Node:
-    """Broadcasts a scalar to the shape of the result."""
+    """Broadcasts a scalar to the shape of the equation's result."""
     type_ = x.tensor.with_shape(s.type.shape)
     return s.b.broadcast(x, axes=(), type=type_) if type_.rank else x
 
@@ -175,7 +175,11 @@ def _reduce_prod(s: Site, x: Pair, *, axes: Sequence[int], **_: Any) -> Pair:
 
 
 def _product_along(s: Site, x: Pair, axis: int, size: int) -> Pair:
-    """Multiplies one half by the other, recursively; the last element of an odd size comes last."""
+    """Returns the product of the `size` elements along an axis, which gets size 1.
+
+    Multiplies one half of the axis by the other, recursively; the last element of an odd size comes
+    last.
+    """
     if size == 1:
         return x
 
@@ -193,7 +197,7 @@ def _product_along(s: Site, x: Pair, axis: int, size: int) -> Pair:
 
 @rule("square")
 def _square(s: Site, x: Pair, **_: Any) -> Pair:
-    """Computes it from sum and difference of the parts, as XLA does: their squares may overflow."""
+    """Computes `x * x`, with real part (re - im)(re + im), as XLA does: re * re may overflow."""
     b = s.b
     re = b.mul(b.sub(x.re, x.im), b.add(x.re, x.im))
     return Pair(re, b.mul(b.mul(x.re, x.im), 2.0))

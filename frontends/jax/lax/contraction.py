@@ -17,7 +17,10 @@ def _letters(letter: str, count: int) -> list[str]:
 
 
 def rounding(s: Site, x: Node, asked: Any) -> dict[str, str]:
-    """Returns the precision attribute of a matmul of such operands, for a precision of JAX."""
+    """Returns the `precision` attribute of a matmul: "tf32" for f32 on a GPU, if JAX allows it.
+
+    `asked`: the equation's precision in JAX. Empty if operands are not rounded.
+    """
     may_round = s.importer.shared.on_gpu and x.dtype is F32 and rounds(asked)
     return {"precision": "tf32"} if may_round else {}
 

@@ -69,7 +69,7 @@ def _dynamic_update_slice(s: Site, x: Node, update: Node, *starts: Node, **_: An
 
 
 def _replace(s: Site, x: Node, update: Node, axis: int, at: int) -> Node:
-    """Concatenates the part before, the update, and the part after."""
+    """Returns `x` with `update` in place of its elements from index `at` on, along an axis."""
     zero: list[Dim] = [0] * x.tensor.rank
     before = list(x.shape)
     before[axis] = at

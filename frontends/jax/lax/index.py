@@ -33,11 +33,11 @@ class Reads:
     index_axes: list[tuple[str, ...]] = field(default_factory=list)
 
     def through(self, name: str) -> None:
-        """Add an axis that passes through."""
+        """Add an operand axis that is not indexed, and its name in the rule."""
         self.axes.append(Axis((name,)))
 
     def at(self, index: Node, names: Sequence[str]) -> None:
-        """Add an axis that is read at `index`, which has axes `names`."""
+        """Add an operand axis that is indexed by the array `index`, whose axes are `names`."""
         self.axes.append(Axis((f"x{len(self.axes)}",), "!"))
         self.indices.append(index)
         self.index_axes.append(tuple(names))
@@ -74,7 +74,7 @@ def _plain(names: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def index_type(s: Site, x: Node) -> Node:
-    """Casts an index to at least 32 bits, so that offsets can be added."""
+    """Casts an index to a signed type of at least 32 bits, so that offsets can be added."""
     if x.dtype.kind == "b" or x.dtype.bits < 32:
         return s.cast(x, I32)
     if x.dtype.kind == "u":
@@ -83,7 +83,7 @@ def index_type(s: Site, x: Node) -> Node:
 
 
 def window(s: Site, start: Node, size: Dim, step: int = 1) -> Node:
-    """Returns `start + 0, start + step, ...` along a new last axis."""
+    """Returns the indices that windows read: `start`, `start + step`, ... on a new last axis."""
     shape = (*start.shape, size)
     type_ = start.tensor.with_shape(shape)
     offset = s.b.iota(axis=len(shape) - 1, type=type_)
@@ -125,7 +125,10 @@ class _Plan:
 
 
 def _starts(s: Site, indices: Node, axes: Sequence[int]) -> dict[int, Node]:
-    """Returns the components of the index vectors, by the operand axis that they index."""
+    """Returns the start index of windows by operand axis, from the index vectors.
+
+    Component i of the vectors, their last axis, is for operand axis `axes[i]`.
+    """
     batch = indices.shape[:-1]
     if len(axes) == 1:
         return {axes[0]: index_type(s, s.reshape(indices, batch))}
@@ -149,7 +152,10 @@ def _settle_starts(s: Site, plan: _Plan, *, is_clipped: bool) -> None:
 
 
 def _spread(s: Site, x: Node, axes: Sequence[int], like: Node) -> Node:
-    """Broadcasts a value over some axes of `like` along the others."""
+    """Broadcasts an array, whose axes are the `axes` of `like`, to the shape of `like`.
+
+    A scalar is returned unchanged.
+    """
     if not x.tensor.rank:
         return x
     return s.b.broadcast(x, axes=tuple(axes), type=like.tensor.with_dtype(x.dtype))
@@ -200,7 +206,7 @@ def _gather(
 
 
 def _narrow(s: Site, x: Node, plan: _Plan) -> Node:
-    """Slice axes without a start to their window."""
+    """Cut operand axes without a start index to their window; drop those that windows lack."""
     limit = [
         d if axis in plan.starts or axis in plan.shared else plan.sizes[axis]
         for axis, d in enumerate(plan.shape)
@@ -332,7 +338,10 @@ def _scatter_out(
 def _or_outside(
     s: Site, plan: _Plan, index: Node, own: Sequence[str], size: Dim
 ) -> tuple[Node, tuple[str, ...]]:
-    """Returns the index if the window is in range, else the first index past the end."""
+    """Returns the index where the window is in range, else `size`, which a scatter ignores.
+
+    Also returns the names of its axes, `own`.
+    """
     valid = plan.valid
     assert valid is not None
     if valid.tensor.rank and len(own) > valid.tensor.rank:

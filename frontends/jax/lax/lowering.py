@@ -255,14 +255,14 @@ class Importer:
     # ---- nested blocks
 
     def tokens(self, jaxprs: Sequence[Any]) -> list[Node]:
-        """Returns the token operand of a block of these jaxprs; empty without side effects."""
+        """Returns the token operand for a block with these jaxprs; none without side effects."""
         if not any(jaxpr.effects for jaxpr in jaxprs):
             return []
         return self.left or [constant(False, BOOL)]
 
     @property
     def left(self) -> list[Node]:
-        """Returns the token at the end of a block; empty if the block has no side effects."""
+        """Returns the token after the last side effect so far; empty if there was none."""
         return [] if self.token is None else [self.token]
 
     def captures(self, jaxprs: Sequence[Any]) -> dict[int, Node]:
@@ -390,7 +390,7 @@ class Site:
         return self.importer.closed(jax.make_jaxpr(function)(*specs), args)
 
     def over_words(self, args: Sequence[Node]) -> Sequence[Node]:
-        """Applies an op on random keys to each word of the keys."""
+        """Applies the equation's op to each word of random keys, by `vmap` over the last axis."""
         axes = [-1 if is_key(v.aval) else None for v in self.eqn.invars]
         bind = self.eqn.primitive.bind
         params = self.eqn.params

@@ -115,14 +115,17 @@ def _total_order(s: Site, x: Node) -> Node:
 
 
 def _of_total_order(s: Site, keys: Node, dtype: DType) -> Node:
-    """Converts such keys back to their values."""
+    """Converts keys of `_total_order` back to values of type `dtype`."""
     if not dtype.is_float:
         return keys
     return s.b.bitcast(_other_order(s, keys), type=keys.tensor.with_dtype(dtype))
 
 
 def _other_order(s: Site, x: Node) -> Node:
-    """Converts sign and magnitude to two's complement, or back: reverses the order of negatives."""
+    """Converts sign and magnitude to two's complement, or back, which is the same operation.
+
+    It flips the value bits of negative integers, which reverses their order.
+    """
     most = (1 << (x.dtype.bits - 1)) - 1
     return s.b.select(s.b.lt(x, 0), s.b.xor(x, most), x)
 

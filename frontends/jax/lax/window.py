@@ -90,7 +90,7 @@ def _pool_axis(
 
 
 def _places(s: Site, count: Any, stride: int, taps: int, gap: int) -> Node:
-    """Returns the index of every tap of every window: `[count, taps]`."""
+    """Returns the index along an axis of every tap of every window: `[count, taps]`."""
     start = window(s, constant(0, I32), count, stride)
     return window(s, start, taps, gap)
 

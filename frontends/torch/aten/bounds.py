@@ -128,9 +128,10 @@ def _clamp(cx: Context, index: Node, low: Dim, high: Dim, what: str) -> Node:
 
 
 def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
-    """Returns the parameter that an index comes from, and the values that the program ignores.
+    """Returns the parameter that an index is read from, and values that the program replaces.
 
-    Follows movements and `where(x != ignored, x, 0)`.
+    Looks through ops that move elements, and through `where(x != ignored, x, 0)`, which replaces
+    `ignored`. The parameter is None if the index is computed in another way.
     """
     besides: list[int] = []
     while True:
@@ -148,7 +149,7 @@ def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
 
 
 def _ignored(node: Node) -> int | None:
-    """Returns `n` of `select(x != n, x, inside)`, else None."""
+    """Returns `n` if a node is `select(x != n, x, constant)`, which replaces n; else None."""
     if node.op != "select" or node.args[0].op != "ne" or node.args[2].op != "const":
         return None
     left, right = node.args[0].args

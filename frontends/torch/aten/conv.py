@@ -21,7 +21,7 @@ def each(values: Ints, rank: int) -> tuple[int, ...]:
 
 
 def static(x: Node) -> None:
-    """Raise NotLowered for symbolic sizes."""
+    """Raise NotLowered if a size of `x` other than the first one is symbolic."""
     if any(isinstance(s, Expr) for s in x.shape[1:]):
         raise NotLowered(f"a window over the symbolic sizes of {x.type}")
 

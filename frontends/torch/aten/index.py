@@ -69,7 +69,10 @@ def _take(cx: Context, x: Node, index: Node) -> Node:
 
 
 class _Places:
-    """Index tensors of `x[i, :, j]`: in range, and with names of their broadcast axes."""
+    """The index tensors of an access such as `x[i, :, j]`, checked to be in range.
+
+    Their axes are named after the axes of the shape that they broadcast to (`frame`).
+    """
 
     def __init__(self, cx: Context, x: Node, indices: Sequence[Node | None], what: str) -> None:
         self.at = [i for i, v in enumerate(indices) if v is not None]
@@ -222,7 +225,10 @@ def _scatter_reduce(
 
 
 def _without_self(cx: Context, x: Node, dim: int, index: Node, kind: str) -> Node:
-    """Returns the operand with the written elements set to the identity of the reduction."""
+    """Returns `x` with the elements that a scatter writes set to its reduction's identity.
+
+    The result of the scatter then does not depend on them (`include_self=False`).
+    """
     unit = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}[kind]
     return _scatter_axis(cx, x, dim, index, identity(unit, x.dtype), "set")
 

@@ -34,7 +34,7 @@ def _cover(
     cx: Context, x: Node, rank: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints,
     counts: Ints, value: float,
 ) -> Node:  # fmt: skip
-    """Pads (or crops) the operand to exactly the elements that the windows read."""
+    """Pads `x` with `value`, or crops it, to exactly the elements that the windows read."""
     lead = x.tensor.rank - rank
     low, high = [0] * lead, [0] * lead
     for i in range(rank):
@@ -147,10 +147,10 @@ def _covering(
     cx: Context, values: Node, sizes: Sequence[Any], stride: Ints, padding: Ints, back: Ints,
     outside: float,
 ) -> Node:  # fmt: skip
-    """Returns for each element the value of the window `back` windows before its last one.
+    """Returns for each element of the input the value of one window, from `values`.
 
-    Along each axis that is window `(position + padding) // stride - back`; `outside` if there is
-    none.
+    Along each axis that is window `(position + padding) // stride - back`, counted back from the
+    last one that starts at or before the element; `outside` if there is none.
     """
     lead = values.tensor.rank - len(sizes)
     low, high = [0] * lead, [0] * lead

@@ -32,9 +32,10 @@ def _searchsorted(
 
 
 def _halved(cx: Context, edges: Node, size: int, values: Node, beyond: str) -> Node:
-    """Finds positions by binary search, with eager's steps.
+    """Returns the position of each value among sorted edges, by eager's binary search.
 
-    So edges that are unsorted or nan give eager's result.
+    `beyond`: the comparison that is true for edges to the right of a value's position. All steps
+    are eager's, so edges that are unsorted or nan give eager's result.
     """
     whole = letters(values.tensor.rank)
     lead = whole[: edges.tensor.rank - 1]

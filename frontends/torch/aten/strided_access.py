@@ -68,10 +68,11 @@ def write_strided(
 def _last_of_each(
     size: Sequence[Dim], stride: Sequence[Dim]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns numbers and offsets of the elements that are kept; None if no elements overlap.
+    """Returns row-major numbers and storage offsets of the elements that a write keeps.
 
-    Needed since a scatter may store overlapping elements in any order. Symbolic strides are assumed
-    not to overlap.
+    Of elements with the same offset the last one is kept; None if no elements overlap. Needed since
+    a scatter may store overlapping elements in any order. Symbolic strides are assumed not to
+    overlap.
     """
     axes = [
         np.arange(n) * step
@@ -90,7 +91,10 @@ def _last_of_each(
 def _places(
     cx: Context, count: Dim, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
 ) -> Node:
-    """Returns the offset of each element; symbolic sizes are clamped to the end."""
+    """Returns the storage offset of each element of a view; symbolic ones are clamped to the end.
+
+    Raises NotLowered if an element is known to be past the end of the `count` elements.
+    """
     last = add(count, -1)
     reach = offset
     for extent, step in zip(size, stride, strict=True):

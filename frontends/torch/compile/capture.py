@@ -120,7 +120,10 @@ class _Assembly:
         )
 
     def _place(self) -> None:
-        """Computes the order of placeholders: bound tensors first, then arguments in order."""
+        """Computes the order of placeholders: bound tensors first, then arguments in order.
+
+        Also their names, and for those that are arguments the number of the argument.
+        """
         leaf = {id(t): i for i, t in enumerate(self.arguments.tensors)}
         named = _weight_names(self.traced.root)
         self.leaf_of: dict[int, int] = {}
@@ -172,7 +175,10 @@ class _Assembly:
     # ---- results
 
     def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
-        """Returns pairs (result, target): a target is a bound tensor or an argument's number."""
+        """Returns (result, target) for each result to write back to an input after a call.
+
+        `result` is a number among the results; a target is a bound tensor or an argument's number.
+        """
         sig = self.signature
         targets = [*sig.buffers_to_mutate.values(), *sig.parameters_to_mutate.values()]
         places: list[Any] = [self.traced.graph.get_buffer(n) for n in targets]

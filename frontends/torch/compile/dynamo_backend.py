@@ -257,7 +257,10 @@ class _Maker:
     def _staying(
         self, graph: GraphModule, role: str, imported: Imported, notes: Notes
     ) -> tuple[str, ...]:
-        """Returns the weights that do not change between calls; notes the reason for others."""
+        """Returns the names of weights that do not change between calls, which may be frozen.
+
+        If the user asked for `freeze`, a note lists the other weights and the reason.
+        """
         given = self._given(graph)
         holders = graph.graph.find_nodes(op="placeholder")
         is_weight = [n in given and given[n] not in self.inputs for n in holders]

@@ -65,7 +65,7 @@ def compiled_in_parts(
 
 
 def _example(node: Node) -> Any:
-    """Returns a value between parts as a leaf tensor with the same `requires_grad`."""
+    """Returns a node's example value, for a part that reads it, as a leaf of autograd."""
     held = node.meta.get("example_value")
     if not isinstance(held, torch.Tensor):
         return held
@@ -73,7 +73,7 @@ def _example(node: Node) -> Any:
 
 
 def _propagate(part: Part) -> None:
-    """Compute example values for the results of a part, before later parts write to them."""
+    """Compute the example values that a part's results have before later parts write to them."""
     fakes = [n.meta.get("example_value") for n in part.inputs]
     mode = next((f.fake_mode for f in fakes if isinstance(f, FakeTensor)), None)
     if mode is None:
@@ -87,7 +87,7 @@ def _propagate(part: Part) -> None:
 
 
 def _eager(part: GraphModule) -> Callable[..., Any]:
-    """Returns a callable for a part that torch runs."""
+    """Returns a callable that runs a part in torch; it raises Prepared while only compiling."""
     line = ""
     for node in part.graph.nodes:
         line = ", ".join(source_line(node)) or line

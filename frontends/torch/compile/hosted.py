@@ -231,7 +231,7 @@ class _Torch:
 
 
 def _values(tensor: Tensor) -> np.ndarray:
-    """Returns integers as an array; for floats only their shape."""
+    """Returns an array for the check of values: integers as they are, floats as zeros."""
     if tensor.is_floating_point():
         return np.broadcast_to(np.float32(0), tuple(tensor.shape))
     return tensor.detach().cpu().numpy()
@@ -307,7 +307,7 @@ def _types(tensors: Sequence[Tensor]) -> tuple[TensorType, ...]:
 
 
 def _stand_in(size: Any) -> int:
-    """Returns a number for an unknown size: element types do not depend on it."""
+    """Returns a number in place of a traced size, to compute element types: any would do."""
     if isinstance(size, int):
         return size
     return int(size.node.hint) if size.node.has_hint() else 8

@@ -18,7 +18,11 @@ def _embedding_bag(
     sparse: bool = False, per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Computes the bag; calls torch's op if that writes to the table or has other gradients."""
+    """Computes `F.embedding_bag`: reduces the table rows of each bag.
+
+    Calls torch's op if that writes to the table (`max_norm`), if the gradient of the table is
+    sparse or scaled by frequency, and if weights and indices are swapped (the old order).
+    """
     has_other_gradient = weight.requires_grad and (sparse or scale_grad_by_freq)
     if max_norm is not None or has_other_gradient or input.is_floating_point():
         return F.embedding_bag(
@@ -41,7 +45,10 @@ def _embedding_bag(
 
 
 def _of_lines(rows: Tensor, seen: Tensor | None, mode: str) -> Tensor:
-    """Reduces bags that are the rows of the index array: `rows` is [bags, length, width]."""
+    """Reduces bags of equal length: `rows` is [bags, length, width].
+
+    `seen`: false for rows to skip, the padding; None if all count.
+    """
     if mode == "max":
         if not rows.shape[1]:
             return rows.new_zeros(rows.shape[0], rows.shape[2])
@@ -65,7 +72,10 @@ def _bags(offsets: Tensor, count: int) -> Tensor:
 
 
 def _of_ranges(rows: Tensor, seen: Tensor | None, bags: Tensor, count: int, mode: str) -> Tensor:
-    """Reduces bags given as a bag number per index: `rows` is [indices, width]."""
+    """Reduces bags of any length: `rows` is [indices, width], `bags` has the bag of each row.
+
+    `seen`: false for rows to skip, the padding; None if all count.
+    """
     shape = (count, rows.shape[1])
     if mode == "max":
         return _largest(rows, seen, bags, shape)

@@ -112,12 +112,12 @@ def cubic_slopes(place: Tensor) -> list[Tensor]:
 
 
 def _inner(t: Tensor) -> Tensor:
-    """Returns the weight of a pixel at a distance below one."""
+    """Returns the cubic weight of a pixel at distance `t` from the position, for t below 1."""
     return ((_SHARPNESS + 2) * t - (_SHARPNESS + 3)) * t * t + 1
 
 
 def _outer(t: Tensor) -> Tensor:
-    """Returns the weight of a pixel at a distance from one to two."""
+    """Returns the cubic weight of a pixel at distance `t` from the position, for t from 1 to 2."""
     a = _SHARPNESS
     return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 

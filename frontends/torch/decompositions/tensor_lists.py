@@ -14,7 +14,10 @@ _PREFIX = "_foreach_"
 
 
 def _each(op: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-    """Applies the op to the first items of all lists, and so on; shares arguments without list."""
+    """Applies an op to the i-th items of all arguments that are lists, for each i.
+
+    Other arguments are the same in each call.
+    """
     length = next(len(a) for a in args if isinstance(a, list | tuple))
     columns = [a if isinstance(a, list | tuple) else [a] * length for a in args]
     return [op(*row, **kwargs) for row in zip(*columns, strict=True)]

@@ -241,7 +241,10 @@ def _parts(x: Tensor, dim: int, ranks: Sequence[int]) -> Tensor:
 
 
 def _come(held: Tensor, like: Tensor, ranks: Sequence[int]) -> Tensor:
-    """Returns the part from each rank in group order; torch's order is by rank number."""
+    """Splits received bytes into tensors like `like`, one from each rank, in group order.
+
+    Torch orders them by rank number.
+    """
     parts = held.view(like.dtype).view(len(ranks), *like.shape)
     return _sorted(parts, [sorted(ranks).index(rank) for rank in ranks])
 

@@ -135,7 +135,7 @@ class PipelineRank:
         return found
 
     def _targets(self, name: str, source: int) -> list[int]:
-        """Returns the other ranks that read a value of a rank."""
+        """Returns the other ranks that read the value `name`, which rank `source` computes."""
         return sorted({self.peers[at[1]] for at in self.readers.get(name, ())} - {source})
 
     def _coming(self) -> dict[int, list[Message]]:
@@ -206,5 +206,9 @@ class PipelineRank:
 
 
 def _last(places: Sequence[Place]) -> Place:
-    """Returns the last reader in every schedule: weights after activations after forward."""
+    """Returns the reader that runs last in every schedule, of readers of one value.
+
+    F (forward) runs before B (gradients of activations) before W (gradients of weights). Within F
+    the last chunk runs last, within B and W the first one.
+    """
     return max(places, key=lambda at: ("FBW".index(at[0]), at[1] if at[0] == "F" else -at[1]))

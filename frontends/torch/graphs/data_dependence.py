@@ -131,7 +131,7 @@ def _is_elementwise(node: Node, names: frozenset[str], unknown: set[Node]) -> bo
 
 
 def _use_tensor(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
-    """Let operators take a tensor in place of an integer."""
+    """Let elementwise ops read an integer as a 0-d tensor, so that torch need not run them."""
     users = [u for u in number.users if _is_elementwise(u, _ARITHMETIC | _OF_INTEGERS, unknown)]
     users = [u for u in users if _other(u, number) is not None]
     twin = _twin(gm, number, {}) if users else None
@@ -158,7 +158,10 @@ def _other(user: Node, number: Node) -> Node | None:
 
 
 def _twin(gm: GraphModule, number: Any, made: dict[Node, Any]) -> Any:
-    """Returns an integer as a 0-d tensor; None if its computation has no tensor form."""
+    """Returns a 0-d tensor with the value of an integer; an int constant is returned unchanged.
+
+    None if an op that computes the integer has no tensor form. `made`: tensors found so far.
+    """
     if not isinstance(number, Node):
         return number if isinstance(number, int) else None
     if number in made:
@@ -214,7 +217,7 @@ def _erase(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
 
 
 def _compiled_floats(gm: GraphModule, unknown: set[Node]) -> set[Node]:
-    """Returns the floats that only operators read."""
+    """Returns the data-dependent floats that only elementwise ops and other such floats read."""
     found: set[Node] = set()
     for node in reversed([n for n in gm.graph.nodes if n in unknown]):
         is_float = isinstance(node.meta.get("example_value"), torch.SymFloat)

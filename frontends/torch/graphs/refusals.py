@@ -109,7 +109,7 @@ def _is_known(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Small:
-    """Element type and reduced shape of a traced tensor."""
+    """Element type and reduced shape of a traced tensor, to try a call on a small example."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -128,7 +128,7 @@ def _small(tensor: torch.Tensor, most: int | None) -> _Small:
 
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
-    """True if a call succeeds, with small tensors filled with one value."""
+    """True if a call succeeds on small tensors filled with `fill`, or might with other values."""
     try:
         leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
     except NotImplementedError:

@@ -48,7 +48,7 @@ def viewed_by(node: FxNode) -> Iterator[FxNode]:
 
 
 def _viewed(node: FxNode) -> FxNode | None:
-    """Returns the operand whose memory a node's value shares."""
+    """Returns the operand whose memory a node's value shares; None if there is none."""
     value = example_of(node)
     if value is None:
         return None
@@ -163,7 +163,10 @@ class Border:
                     self.late.add(node)
 
     def _remade(self, aliases: Aliases) -> list[tuple[int, list[int], Replay]]:
-        """Returns written inputs, the results that view them, and the replay of these views."""
+        """Returns each written input that results view, with these results' numbers and a replay.
+
+        The replay makes the views from the input's new value.
+        """
         found: list[tuple[int, list[int], Replay]] = []
         for number, source in enumerate(aliases.written):
             value = self.outputs[number]
@@ -175,7 +178,10 @@ class Border:
         return found
 
     def _source(self, output: FxNode) -> FxNode:
-        """Returns the fresh value or input that an output is, or is a view of."""
+        """Returns the fresh value or input that an output is, or is a view of.
+
+        A view is itself a fresh value if no other output shares the rest of its memory.
+        """
         root = storage_root(output)
         if root is output or root in self._inputs:
             return root
@@ -218,7 +224,7 @@ class Border:
         return [places[o] for o in self.outputs] if is_fresh else None
 
     def unread(self) -> list[int]:
-        """Returns the inputs that `results` does not use."""
+        """Returns the numbers of the inputs that `results` does not read; a call may free them."""
         read = {self._inputs[o] for o in self.outputs if o in self._inputs}
         for program in (self._program, *(p for _, _, p in self._of_inputs)):
             read.update(() if program is None else program.places)

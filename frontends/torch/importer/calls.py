@@ -145,7 +145,10 @@ class Calls:
             return self._opaque(node, given, more, want, str(error))
 
     def _settled(self, out: Any, want: Any) -> Any:
-        """Checks a lowering's result against torch's type and reshapes it to torch's sizes."""
+        """Returns a lowering's result, reshaped to the sizes that torch traced.
+
+        Raises NotLowered if it has another element type, rank or number of results.
+        """
         if isinstance(out, Pair):
             return Pair(self._settled(out.re, want), self._settled(out.im, want))
         if isinstance(out, tuple):

@@ -19,7 +19,10 @@ aten = torch.ops.aten
 
 
 def real_border(gm: GraphModule) -> None:
-    """Insert the two views at the border of a graph, in place."""
+    """Make complex inputs and results of a graph pairs of real numbers, in place.
+
+    Inserts `view_as_real` and `view_as_complex` between each of them and its users.
+    """
     last = gm.graph.output_node()
     if not any(map(_is_complex, gm.graph.nodes)):
         return

@@ -228,7 +228,7 @@ class _Importer(Calls):
         return value
 
     def _as_given(self, value: Node) -> Node:
-        """Returns a parameter with its axes in the caller's order."""
+        """Returns a parameter, which is passed in memory order, with the caller's order of axes."""
         order = self.orders.get(value)
         if isinstance(order, Apart):
             return order.read(self.cx, value)

@@ -27,7 +27,7 @@ class Apart:
 
     @property
     def span(self) -> int:
-        """Number of elements from the first to the last, with gaps."""
+        """Number of elements in memory from the first element to the last one, with gaps."""
         return _span(list(zip(self.shape, self.strides, strict=True)))
 
     def flat(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ class Apart:
         return tensor.as_strided((self.span,), (1,))
 
     def read(self, cx: Context, flat: Node) -> Node:
-        """Builds the tensor from the flat array."""
+        """Builds the tensor with these sizes and strides from its flat memory."""
         axes = range(len(self.shape))
         alike = [i for i in axes if not self.strides[i] or self.shape[i] == 1]
         order = sorted((i for i in axes if i not in alike), key=lambda i: -self.strides[i])
@@ -62,7 +62,7 @@ def _span(axes: Sequence[Axis]) -> int:
 
 
 def _joined(axes: Sequence[Axis]) -> list[Axis]:
-    """Merges axes, from the largest stride on: two neighbours with uniform steps become one."""
+    """Merges axes, given with descending strides, if two neighbours are one axis in memory."""
     made: list[Axis] = []
     for size, stride in axes:
         if made and made[-1][1] == size * stride:
@@ -72,7 +72,7 @@ def _joined(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _walked(cx: Context, flat: Node, axes: Sequence[Axis]) -> Node:
-    """Reads a flat array along axes by nested windows."""
+    """Reads a flat array along axes of given sizes and strides, by nested windows."""
     if len(axes) < 2:
         step = axes[0][1] if axes else 1
         return cx.slice(flat, 0, 0, flat.shape[0], step)

@@ -51,7 +51,10 @@ def _origin(node: FxNode) -> tuple[str, str] | None:
 
 
 def _leaves(node: FxNode, origin: Any, origins: Mapping[FxNode | None, Any]) -> bool:
-    """True if another part of the program reads a value. Reads by derivatives do not count."""
+    """True if the graph returns a node's value, or an op of another Dynamo node reads it.
+
+    Ops of derivatives have no origin and do not count.
+    """
     users = [u for u in node.users if u.op == "output" or origins.get(u) is not None]
     return any(origins.get(u) != origin for u in users)
 

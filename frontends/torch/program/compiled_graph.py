@@ -149,7 +149,10 @@ class Graph:
         return self.border.results(args, self._fresh(found, passed))
 
     def _direct(self) -> list[int] | None:
-        """For each result, its number among computed values; None if one needs a view or copy."""
+        """Returns for each result its number among the values that the program computes.
+
+        None if a result is an input, a view or a copy, or has its axes in another order in memory.
+        """
         own, orders = self._own(), self.border.orders
         if own is None or any(o is None or o != tuple(range(len(o))) for o in orders):
             return None
@@ -160,7 +163,10 @@ class Graph:
         return self.border.returned() if self._is_own() else None
 
     def _is_own(self) -> bool:
-        """True if the fresh values are distinct computed values, none of them an input."""
+        """True if the fresh values are distinct computed values, none of them an input.
+
+        False also if conditions are checked after a run.
+        """
         outputs = self.imported.outputs
         is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
         return is_own and not self.imported.promises

@@ -102,7 +102,10 @@ class Shortcut:
         return not views or not (has_gradients or has_function_mode())
 
     def _alone(self, place: Place, layouts: list[Layout], numbers: Sequence[int]) -> Place:
-        """Drops the view of a base that has no other view: the base gets the layout of the view."""
+        """Returns the place of a result without its view, if no other result has the same base.
+
+        The view must have all elements of the base, which then gets the layout of the view.
+        """
         is_shared = sum(other.base == place.base for other in self.results) > 1
         if place.part is None or place.base < self.inputs or is_shared:
             return place

@@ -46,7 +46,7 @@ class Checks:
             self._remember(tensors)
 
     def _is_known(self, i: int, index: torch.Tensor) -> bool:
-        """True if it is the tensor of the last call, and was not written to since."""
+        """True if index `i` was checked in the last call: the same tensor, not written to since."""
         known = self.sound.get(i)
         return known is not None and known[0]() is index and known[1] == index._version
 

@@ -68,7 +68,10 @@ def _channels_second(node: Node, at: Any, x: Tensor, w: Tensor, call: Call) -> T
 
 
 def turned(w: Tensor, groups: int) -> Tensor:
-    """Returns the transpose's weight: `[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed."""
+    """Returns the weight of the transposed convolution: taps reversed, channels swapped.
+
+    Per group: `[g * a, b, k...]` becomes `[g * b, a, k...]`.
+    """
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     split = split.flip(tuple(range(3, split.dim())))
     return split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:])

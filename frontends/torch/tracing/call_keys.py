@@ -25,7 +25,7 @@ def memory_of(value: Any) -> int:
 
 
 class _Unlike(Exception):
-    """Raised for an operand that cannot be compared with another."""
+    """Raised for an operand that a key cannot describe, so its call cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Learner:
 
 
 class Maker:
-    """Creates described tensors for other operands with an equal key."""
+    """Creates the tensors that `Learner` described, for other operands with an equal key."""
 
     def __init__(self, operands: Operands) -> None:
         storages = (t.untyped_storage() for t in operands.tensors)

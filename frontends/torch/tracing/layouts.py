@@ -60,7 +60,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
 
 
 def _written_roots(gm: GraphModule) -> dict[int, Node]:
-    """Returns the first node of each memory that the graph writes to."""
+    """Returns the first node of each memory that the graph writes to, by id of the memory."""
     roots: dict[int, Node] = {}
     written: set[int] = set()
     for node in gm.graph.nodes:

@@ -32,7 +32,7 @@ Found = tuple[Any, Sequence[tuple[Any, Any]]]
 
 @dataclass(frozen=True)
 class _Op:
-    """An op of a pattern; its arguments have references in place of nodes."""
+    """A traced op to copy; its arguments have `Ref`s in place of nodes."""
 
     node: Node
     args: Any
@@ -47,7 +47,7 @@ class _Pattern:
 
 
 class Alike:
-    """Traced ops by operands of their nodes, for one tracer."""
+    """The ops that one tracer traced for calls, to copy them for calls with equal keys."""
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer

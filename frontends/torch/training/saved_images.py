@@ -129,7 +129,7 @@ def _channels_last(forward: GraphModule, image: Node) -> Node:
 
 
 def _channels_second(backward: GraphModule, given: Node) -> None:
-    """Let the readers of an image read it from a channels-last array."""
+    """Change an image that `backward` takes to a channels-last array, read through a `permute`."""
     value: Any = given.meta["val"]
     rank = value.dim()
     with backward.graph.inserting_after(given):

@@ -19,9 +19,11 @@ Array = np.ndarray
 def search(
     x: Array, weight: Array, run: Callable[[Array, Array], Array], steps: int = 20
 ) -> tuple[Array, float]:
-    """Returns the s per k whose matmul is closest to the original, and its mean square error.
+    """Returns the scales, one per k, that give the least error of the matmul, and that error.
 
-    `run(x, weight)` computes the matmul with rounded weights.
+    Weights are multiplied by them before they are rounded, and x is divided by them. `run(x,
+    weight)` computes the matmul with rounded weights; the error is the mean squared difference to
+    `x @ weight.T`. `steps`: number of candidates.
     """
     importance = np.maximum(np.abs(x).mean(0), 1e-5)
     exact = x @ weight.T

@@ -20,7 +20,10 @@ BLOCK = 128  # columns whose errors are applied to later columns in one matmul
 
 
 def inverse_factor(x: Array, damp: float = 0.01) -> Array:
-    """The upper Cholesky factor U of inverse(H) = U^T U; `damp` times the mean is added to H."""
+    """Returns the upper Cholesky factor U of inverse(H) = U^T U, for the Hessian H = 2 x^T x.
+
+    `damp` times the mean of H's diagonal is added to the diagonal.
+    """
     hessian = 2 * x.T.astype(np.float64) @ x
     hessian += damp * np.mean(np.diag(hessian)) * np.eye(len(hessian))
     return np.linalg.cholesky(np.linalg.inv(hessian)).T

@@ -15,7 +15,10 @@ Array = np.ndarray
 
 
 def migration(x: Array, weight: Array, alpha: float = 0.5) -> Array:
-    """Returns s per k: max |x| ** alpha / max |weight| ** (1 - alpha)."""
+    """Returns the scale s of each k: max |x| ** alpha / max |weight| ** (1 - alpha).
+
+    x is divided by s, and weights are multiplied with it.
+    """
     of_x = np.maximum(np.abs(x).max(0), 1e-5)
     of_weight = np.maximum(np.abs(weight).max(0), 1e-5)
     return of_x**alpha / of_weight ** (1 - alpha)

@@ -71,7 +71,7 @@ FORMATS = {
 
 
 def worst(name: str, kind: str, every: int = EVERY) -> tuple[float, float]:
-    """Returns the largest error in ulp of a compiled torch function, and its argument."""
+    """Returns the largest error in ulp of a compiled torch function, and the argument it is at."""
     made, function = FORMATS[kind], _function(name)
     compiled: Callable[[Tensor], Any] | None = None
     largest, place = 0.0, 0.0
@@ -86,7 +86,7 @@ def worst(name: str, kind: str, every: int = EVERY) -> tuple[float, float]:
 
 
 def bound(name: str, kind: str) -> float:
-    """Returns the largest error that a function may have."""
+    """Returns the largest error in ulp that the function `name` may have in the type `kind`."""
     return BOUNDS[name] if kind == "f32" else SHORT[kind]
 
 

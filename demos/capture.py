@@ -21,7 +21,7 @@ from stack.run.record import Run
 
 
 def decided(x: Tensor) -> Tensor:
-    """Gives two graphs: one before the branch, and one for the side taken."""
+    """Branches on a tensor in Python: one graph before the branch, and one for the side taken."""
     y = torch.tanh(x) * 2
     if y.sum() > 0:
         return torch.softmax(y, -1)
@@ -29,18 +29,18 @@ def decided(x: Tensor) -> Tensor:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Computes the same without a Python branch: one graph."""
+    """Computes the same as `decided` with `torch.where`, without a Python branch: one graph."""
     y = torch.tanh(x) * 2
     return torch.where(y.sum() > 0, torch.softmax(y, -1), -y)
 
 
 def program() -> tuple[object, tuple[Tensor]]:
-    """Returns a target of the command line."""
+    """Returns `decided` and its example argument, as a target of the command line."""
     return decided, (torch.ones(4, 8),)
 
 
 def graphs_of(fn: Callable[[Tensor], Tensor], *calls: Tensor) -> list[Run]:
-    """Returns the runs compiled by torch.compile in some calls; checks results against eager."""
+    """Calls `fn` compiled by torch.compile, checks it against eager; returns a run per graph."""
     torch.compiler.reset()
     before = len(runs())
     fast = torch.compile(fn, backend="stack", dynamic=False)

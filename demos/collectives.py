@@ -60,7 +60,7 @@ def story(out: Path | None = None, ranks: int = 4) -> None:
 
 
 def library(collective: str, x: Any, world: int) -> Call:
-    """Returns a call of torch's own collective, with an input on each rank."""
+    """Returns a call of torch's own collective, with `x` as the input of this rank."""
     import torch
     import torch.distributed as dist
 
@@ -106,7 +106,7 @@ class Host:
             yield from self._on_peer_memory(collective, x)
 
     def schedules(self, collective: str, size: int) -> Iterable[tuple[str, str, Call]]:
-        """Yields the same for schedules as messages."""
+        """Yields (kind, algorithm, call) of each schedule, run as point-to-point messages."""
         import torch
 
         x = torch.randn(size // 2, device=self.device).bfloat16()
@@ -144,7 +144,7 @@ class Host:
         return rows
 
     def message(self, sizes: Iterable[int]) -> Link:
-        """Measures one message from every rank to the next, and fits a link."""
+        """Measures a message from each rank to the next by size, and fits latency and bandwidth."""
         import torch
 
         schedule = build("permute", "shift", self.world)
@@ -158,7 +158,7 @@ class Host:
 
 
 def messages(schedule: Schedule, x: Any) -> Call:
-    """Runs a schedule as point-to-point messages of torch.distributed."""
+    """Returns a call that runs a schedule as point-to-point messages of torch.distributed."""
     return lambda: run(schedule, x, agrees=False)
 
 

@@ -32,7 +32,7 @@ def _rate(link: Link) -> float:
 
 
 def _way(row: Row) -> tuple[str, str]:
-    """Returns the link and the schedule that predict a row."""
+    """Returns the names of the link and of the schedule that predict the time of a row."""
     if row["kind"] == "schedule":
         return "message", row["algorithm"]
     from stack.ops.collectives.peer_memory import WAYS
@@ -65,9 +65,9 @@ def _predicted(row: Row, links: Mapping[str, Link], ranks: int) -> dict[str, flo
 
 
 def _choices(rows: Sequence[Row]) -> list[Row]:
-    """Returns, for each size, kind and collective, the model's pick, the best of the kind and
-    overall.
+    """Compares the model's pick of an algorithm with the fastest one, by size, kind and collective.
 
+    `best` is the fastest of the same kind; `first` also considers kernels and the library.
     `regret`: relative excess time of the pick over the best of its kind.
     """
     found: list[Row] = []

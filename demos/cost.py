@@ -91,7 +91,7 @@ def _kind(node: Node) -> str:
 
 
 def cache(config: models.LlamaConfig, layers: int, tokens: int) -> str:
-    """Returns the KV cache that decoding stores, and reads per token, by head layout."""
+    """Returns a table of KV cache sizes by head layout: of one token, and of `tokens` tokens."""
     rows: list[list[object]] = []
     for name, heads in (("MHA", config.heads), ("GQA", config.kv_heads), ("MQA", 1)):
         each = 2 * layers * heads * config.head_dim * HALF

@@ -61,7 +61,7 @@ class Machine:
         return self.copies[max(fitting, default=min(self.copies))]
 
     def or_better(self, other: Machine) -> Machine:
-        """Returns the better of two measurements of the same threads."""
+        """Returns the better one of each rate in two measurements of the same threads."""
         multiplies = {k: max(v, other.multiplies[k]) for k, v in self.multiplies.items()}
         copies = {k: max(v, other.copies[k]) for k, v in self.copies.items()}
         loads, call = max(self.loads, other.loads), min(self.call, other.call)
@@ -99,7 +99,7 @@ def instruction_of(mma: Mma | None) -> str:
 
 
 def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
-    """Measures a number of threads."""
+    """Measures the rates of `threads` threads of this machine, and the time of an empty call."""
     with_threads(threads)
     rates = {instruction_of(m): peaks.rate(peaks.multiplying(cpu, m)) for m in mmas}
     call = peaks.seconds(peaks.multiplying(cpu), steps=1, rounds=500)
@@ -134,12 +134,12 @@ def parts_of(product: Product, machine: Machine, seconds: float) -> dict[str, fl
 
 
 def moving(product: Product, machine: Machine) -> float:
-    """Returns the seconds of a copy that reads and writes as much as the matmul must."""
+    """Returns the seconds of a copy with the traffic of the matmul, which it takes at least."""
     return product.kernel.bytes / machine.copied(product.kernel.bytes / 2)
 
 
 def share_of(product: Product, machine: Machine, seconds: float) -> float:
-    """Returns the share of the machine's rate: of multiplying, or of a copy if that is slower."""
+    """Returns the least time of a matmul, by its multiplies or a copy, as a share of `seconds`."""
     rate = machine.multiplies[product.instruction]
     times = product.kernel.flops / product.flops if product.tile else 0.0
     return max(times / rate, moving(product, machine)) / seconds
@@ -205,7 +205,7 @@ class Row:
 
 
 def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
-    """Yields each matmul of a case with each number of threads; the numbers alternate."""
+    """Yields each matmul of a case on each number of threads; every round times all numbers."""
     graph, storage = compiled(case)
     executable = graph.executable_for(storage)
     times: list[list[list[float]]] = [[] for _ in machines]
@@ -222,7 +222,7 @@ def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
 
 
 def measured(cases: Sequence[Case], counts: Sequence[int]) -> list[Row]:
-    """Returns all rows, with the better of the machine's rates before and after them."""
+    """Returns the rows of all cases; rates are the better ones of before and after the cases."""
     cpu = cpu_at_hand()
     mmas = [None, *(m for kinds in KINDS for m in cpu.mmas(kinds))]
     threads = with_threads(counts[0])

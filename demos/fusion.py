@@ -93,7 +93,7 @@ def tell(pattern: Pattern) -> tuple[list[object], list[str], float]:
 
 
 def kept(run: Run) -> list[str]:
-    """Returns the fusions that `fuse` refused on the way to the first result."""
+    """Returns the notes of pass `fuse` on fusions that it refused for the first result of a run."""
     body = run.func("fused").body
     told = run.explain(body.names[body.results[0]]).splitlines()
     return [line.partition("fuse: ")[2] for line in told if "fuse: did not fuse" in line]

@@ -230,7 +230,7 @@ def _masked_sdpa(mask: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _hand(is_causal: bool, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """Returns the fastest of our kernels on these shapes."""
+    """Times all of our attention kernels on these arguments, and returns the fastest."""
     from functools import partial
 
     from stack.measure.gpu_timing import measure

@@ -40,7 +40,7 @@ def sink_column(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
 
 
 def sink_floor(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
-    """Computes the same sink without a column: `max(m, b)` and one more term in the denominator."""
+    """Computes `sink_column` without the column: `max(m, b)`, and one more denominator term."""
     scores, sink = causal_scores(q, k), sinks[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)
     weights = torch.exp(scores - top)
@@ -48,7 +48,7 @@ def sink_floor(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
 
 
 def softmax_plus_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Uses a sink whose score is 0."""
+    """Computes attention with a sink of score 0: 1 is added to the softmax denominator."""
     scores = causal_scores(q, k)
     top = scores.amax(-1, keepdim=True).clamp(min=0)
     weights = torch.exp(scores - top)

@@ -72,5 +72,5 @@ MOVES: dict[str, Callable[..., GpuProgram]] = {
 
 
 def move(name: str, device: str = "cuda") -> GpuProgram:
-    """Returns one of `MOVES`, in its default size."""
+    """Returns the program of `MOVES` with this name, in its default size."""
     return MOVES[name](device=device)

@@ -76,7 +76,7 @@ def _first(rival: Rival) -> Rival:
 
 
 def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tuple[float, float]:
-    """Returns the matmul flops of the decomposition, and the bytes of operands and results."""
+    """Returns an operator's least work: flops of its matmuls, and bytes of operands and results."""
     made, b = find(op), Builder()
     types = [TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in args]
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
@@ -151,7 +151,7 @@ def _flex() -> Callable[..., Tensor]:
 
 
 def _full(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
-    """All caches are full here."""
+    """Runs torch's attention on whole KV caches: `lengths` is not read, as all caches are full."""
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
 
@@ -169,7 +169,7 @@ def _rms(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _scaled() -> Callable[..., Tensor]:
-    """cuBLAS, or torch's CUTLASS kernel if rows have scales."""
+    """Returns torch's matmul of FP8 codes: cuBLAS, or CUTLASS if rows have scales."""
     turned: dict[int, Tensor] = {}  # cuBLAS expects column-major block scales
 
     def run(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def _scaled() -> Callable[..., Tensor]:
 
 
 def _rounded() -> Callable[..., Tensor]:
-    """torch's integer matmul; Inductor fuses the rounding of x before it and the scales after."""
+    """Returns torch's int8 matmul in Inductor, which fuses rounding of x and scaling of results."""
 
     def run(x: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
         wide = x.float()
@@ -201,7 +201,7 @@ def _rounded() -> Callable[..., Tensor]:
 
 
 def _unpacked(op: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """cuBLAS with the weights in bf16: the baseline that packing must beat."""
+    """Returns cuBLAS on weights converted to bf16 in advance: what packed weights must beat."""
     x, *packed = args
     if op == "qgemm.w8a8_dynamic":
         weight = packed[0].to(x.dtype) * packed[1][:, None]

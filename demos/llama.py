@@ -39,7 +39,7 @@ LLAMA3_8B = Sizes(4, 4096, 14336, 32, 8, 128256, 2048, 8)
 
 
 class Each(nn.Module):
-    """A linear map per expert, on the tokens assigned to it: [expert, batch, seat, width]."""
+    """A linear map per expert, on the tokens in its slots: [expert, batch, slot, width]."""
 
     def __init__(self, count: int, width: int, out: int) -> None:
         super().__init__()

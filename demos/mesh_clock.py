@@ -33,7 +33,7 @@ def peaks(device: torch.device) -> list[float]:
 
 
 def mean(value: float, device: torch.device) -> float:
-    """Returns the mean over all ranks."""
+    """Returns the mean of `value`, which differs from rank to rank, over all ranks."""
     held = torch.tensor([value], device=device, dtype=torch.float64)
     dist.all_reduce(held)
     return float(held) / dist.get_world_size()
@@ -72,7 +72,7 @@ def shares(call: Callable[[], Any], device: torch.device, rounds: int = 2) -> di
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Returns the total length covered by the spans."""
+    """Returns the length of the union of time spans, some of which may overlap."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, until))

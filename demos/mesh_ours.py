@@ -162,7 +162,7 @@ def _funcs(plan: Any) -> list[Func]:
 def _stepping(
     run: Callable[[], Sequence[Tensor]], values: list[Tensor], back: Mapping[int, int]
 ) -> Call:
-    """Returns a call that feeds carried results back in and returns the loss."""
+    """Returns a training step that keeps updated values as its next inputs; returns the loss."""
 
     def step() -> Tensor:
         results = run()

@@ -70,11 +70,11 @@ class Race:
 
     @property
     def is_late(self) -> bool:
-        """True if the time is over on the slowest rank."""
+        """True on all ranks once the time limit is over on one of them."""
         return bool(rank.slowest([time.monotonic() > self.end], self.device)[-1])
 
     def enter(self, name: str, sizes: Sizes, make: Callable[[], Call | tuple[Call, Any]]) -> None:
-        """Measures one system; an error becomes its note."""
+        """Measures one system and adds its row; an error becomes the note of the row."""
         row: dict[str, Any] = {"system": name, "model": asdict(sizes)}
         self.rows.append(row)
         if self.is_late:
@@ -110,7 +110,7 @@ class Race:
 
 
 def predicted(expected: Simulation | None) -> dict[str, float]:
-    """Returns the simulator's prediction of a step."""
+    """Returns the simulator's prediction of a step as entries of a row, if there is one."""
     if expected is None:
         return {}
     return {
@@ -179,7 +179,7 @@ def collectives(sizes: Iterable[int], device: torch.device) -> list[dict[str, An
 
 
 def messages(rows: list[dict[str, Any]], ranks: int) -> dict[int, float]:
-    """Returns seconds of a message by bytes, from the all-gathers."""
+    """Returns the seconds of one message by bytes: an all-gather's, divided by its messages."""
     own = [r for r in rows if r["collective"] == "all_gather"]
     return {r["bytes"]: r["us"] / 1e6 / (ranks - 1) for r in own}
 

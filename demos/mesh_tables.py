@@ -28,7 +28,7 @@ def header(made: Row) -> str:
 
 
 def system(row: Row) -> str:
-    """Formats one system, or the reason why it was not measured."""
+    """Formats the table row of one system, or the reason why it was not measured."""
     model = row["model"]
     start = [row["system"], str(model["layers"]), f"{model['batch']} x {model['tokens']}"]
     if "ms" not in row:
@@ -51,7 +51,7 @@ def system(row: Row) -> str:
 
 
 def moved(row: Row) -> str:
-    """Formats one size of a collective."""
+    """Formats the table row of one collective at one size: time, bandwidth and prediction."""
     told = "" if row["is_fitted"] else f"{row['predicted_us']:.1f}"
     size, bus = str(row["bytes"] // 1024), f"{row['bus_gb_per_s']:.1f}"
     return _line([row["collective"], size, f"{row['us']:.1f}", bus, told])

@@ -49,7 +49,7 @@ class Race:
         self.inductor = torch.compile(formula, dynamic=False)
 
     def shared(self, x: Tensor) -> Tensor:
-        """Copies values to memory that all GPUs can access."""
+        """Copies `x` to memory that all GPUs can access, and returns the copy."""
         return self.theirs[: x.numel()].view_as(x).copy_(x)
 
     def calls(self, x: Tensor, residual: Tensor, weight: Tensor) -> dict[str, Call]:

@@ -101,7 +101,7 @@ def tell_attention(t: Teller) -> None:
 
 
 def seen(program: Program, size: int, *operands: Array, **attributes: Any) -> Array:
-    """Returns the scores that a program keeps, for as many queries as keys."""
+    """Returns where a mask program keeps a score, as a matrix of `size` queries and keys."""
     at = {"causal": False, "window": 0, "softcap": 0.0, **attributes}
     place = Place(np.arange(size)[:, None], np.arange(size)[None, :], size)
     held = [

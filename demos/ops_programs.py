@@ -34,7 +34,7 @@ class Drawing:
         self.dtype = torch.bfloat16 if self.large else torch.float32
 
     def size(self, small: int, large: int) -> int:
-        """Returns the size for the device."""
+        """Returns `small` on a CPU, `large` on a GPU."""
         return large if self.large else small
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
@@ -46,7 +46,7 @@ class Drawing:
         return (low + (high - low) * torch.rand(*shape, device=self.device)).to(self.dtype)
 
     def integers(self, below: int, *shape: int) -> Tensor:
-        """Returns random integers from 0."""
+        """Returns random integers from 0 to `below` - 1."""
         return torch.randint(0, below, shape, device=self.device, dtype=torch.int32)
 
     def codes(self, *shape: int) -> Tensor:
@@ -100,7 +100,7 @@ def _latent(d: Drawing) -> tuple[Tensor, ...]:
 
 
 def _heads(d: Drawing) -> tuple[int, int, int, int]:
-    """Returns batch, heads, steps and features of a recurrence."""
+    """Returns sizes of a recurrence: batch, heads, time steps and features of a head."""
     return d.size(1, 8), d.size(4, 16), d.size(1024, 4096), d.size(64, 128)
 
 
@@ -172,7 +172,7 @@ def _rope(d: Drawing) -> tuple[Tensor, ...]:
 
 
 def _weight(d: Drawing) -> Sequence[int]:
-    """Returns rows, results and depth of a matmul."""
+    """Returns sizes of a matmul: its rows, its results per row and its depth."""
     return d.shape or (d.size(64, 4096), d.size(512, 4096), d.size(512, 4096))
 
 

@@ -64,13 +64,13 @@ def built(func: Func) -> Executable:
 
 
 def called(name: str, *arrays: Array, **attributes: Any) -> Executable:
-    """Compiles an operator for some arrays."""
+    """Compiles one operator, for operands with the shapes and types of these arrays."""
     dtypes = " ".join(dtype_of(a).name for a in arrays)
     return built(function(name, [a.shape for a in arrays], dtypes, **attributes))
 
 
 def held_by(func: Func, made: Executable) -> int:
-    """Returns the bytes of intermediates and results, as planned by the compiler."""
+    """Returns the planned bytes of intermediates at their peak, plus those of the results."""
     results = sum(math.prod(map(int, r.shape)) * r.dtype.bits // 8 for r in func.results)
     return (made.peak_bytes or 0) + results
 
@@ -98,7 +98,7 @@ def resident(what: str) -> int:
 
 
 def median(call: Callable[[], object], count: int = 5) -> float:
-    """Returns the median seconds."""
+    """Returns the median seconds of `count` calls."""
     times: list[float] = []
     for _ in range(count):
         begin = time.perf_counter()

@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def program(name: str, train: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Returns a module, with a loss if it is trained, and its inputs."""
+    """Returns a module and its inputs; the module returns its loss if it is to be trained."""
     if name in ("gpt2-small", "quick"):
         from stack.demos import models_torch
 

@@ -39,7 +39,7 @@ def with_nccl(name: str, x: Tensor, w: Tensor) -> Tensor:
 
 
 def with_torch(name: str, x: Tensor, w: Tensor) -> Tensor:
-    """Runs torch's fused version over symmetric memory."""
+    """Runs torch's fused collective and matmul over symmetric memory."""
     symmetric_memory()
     group = dist.group.WORLD.group_name  # type: ignore[union-attr]
     ops: Any = torch.ops.symm_mem
@@ -49,7 +49,7 @@ def with_torch(name: str, x: Tensor, w: Tensor) -> Tensor:
 
 
 def wanted(name: str, x: Tensor, w: Tensor) -> Tensor:
-    """Computes the same in float64."""
+    """Computes the results of `with_nccl` in float64, as the reference."""
     return with_nccl(name, x.double(), w.double())
 
 

@@ -91,7 +91,7 @@ def errors(found: Sequence[Any], exact: Sequence[Any]) -> list[str]:
 
 
 def passes_for(way: str, sample: Path) -> str:
-    """Returns the pass for a scheme, or for "scheme:calibrators"."""
+    """Returns pass `quantize` for a scheme, or for "scheme:calibrators" on the file `sample`."""
     scheme, _, calibrators = way.partition(":")
     chosen = f", calibrate={calibrators}, sample={sample}" if calibrators else ""
     return f"quantize{{scheme={scheme}, group={GROUPS.get(scheme, 128)}{chosen}}}"

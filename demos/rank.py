@@ -48,7 +48,7 @@ def wait(device: torch.device) -> None:
 
 
 def elapsed(call: Callable[[], Any], count: int, device: torch.device) -> float:
-    """Returns seconds per call of many consecutive calls; all ranks start together."""
+    """Returns the seconds per call of `count` consecutive calls; all ranks start together."""
     dist.barrier()
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -110,7 +110,7 @@ def _middle(times: Sequence[float], device: torch.device) -> tuple[float, float]
 
 
 def slowest(times: Sequence[float], device: torch.device) -> list[float]:
-    """Returns each time on its slowest rank, sorted."""
+    """Returns for each of `times` the largest over all ranks; the results are sorted."""
     found = torch.tensor(times, device=device, dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return sorted(found.tolist())

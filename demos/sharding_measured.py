@@ -59,7 +59,7 @@ def story(out: Path | None = None, ranks: int = 4, machine_name: str = "h100") -
 def _memory(
     pool: Ranks, sizes: Sizes, store: str, out: Path | None, machine_name: str
 ) -> list[Row]:
-    """Returns a rank's peak bytes under each stage of ZeRO, and the bytes kept between steps."""
+    """Returns table rows by stage of ZeRO: a rank's peak bytes, and bytes kept between steps."""
     model, batches = model_of(sizes), data(sizes, 2)
     step = step_of(model, batches[0])
     arrays, rows = arrays_of(step, model, batches[0]), list[Row]()
@@ -89,7 +89,7 @@ def _is_state(attrs: object) -> bool:
 
 
 def _bubbles(pool: Ranks, store: str, out: Path | None) -> list[Row]:
-    """Returns the bubbles of two stages under each schedule."""
+    """Returns table rows: the share of time that two pipeline stages idle, by schedule."""
     sizes = Sizes(layers=4)
     model, batches = model_of(sizes), data(sizes, 3)
     state = {n: v.detach().numpy().copy() for n, v in model.state_dict().items()}
@@ -112,7 +112,7 @@ def _bubbles(pool: Ranks, store: str, out: Path | None) -> list[Row]:
 
 
 def _waiting(times: Sequence[tuple[Sequence[float], Sequence[float]]], step: int) -> float:
-    """Returns the share of one step in which ranks do not compute."""
+    """Returns the share of the time of step number `step` in which ranks do not compute."""
     busy = sum(own[step] for own, _ in times)
     return 1 - busy / (len(times) * max(taken[step] for _, taken in times))
 

@@ -118,7 +118,7 @@ class Planned:
     carried: dict[int, int]
 
     def sent(self) -> tuple[str, str, dict[str, Array], dict[int, int]]:
-        """Returns the data sent to a rank."""
+        """Returns the data that each rank needs: mesh, IR text, constants, carried results."""
         constants = large_constants([self.local])
         return self.mesh, str(self.local), {n: c.array for n, c in constants.items()}, self.carried
 

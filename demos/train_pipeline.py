@@ -157,7 +157,7 @@ def _sum(value: float) -> float:
 
 
 def _type(parts: Mapping[Any, ChunkProgram], name: str) -> Any:
-    """Returns the type of a weight, from a part that reads it."""
+    """Returns the tensor type of the weight `name`, from a stage of the model that reads it."""
     return next(
         p.tensor for part in parts.values() for p in part.func.params if p.attrs["name"] == name
     )
@@ -166,7 +166,7 @@ def _type(parts: Mapping[Any, ChunkProgram], name: str) -> Any:
 def shares(
     batches: Sequence[Sequence[torch.Tensor]], replicas: int, count: int
 ) -> list[list[list[dict[str, Array]]]]:
-    """Returns the microbatches of each step and replica."""
+    """Splits batches: returns the microbatches of each replica, for each training step."""
     return [
         [
             [

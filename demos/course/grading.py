@@ -16,12 +16,12 @@ from stack.demos.course.lesson import Lesson
 
 
 class Gap(NotImplementedError):
-    """A place that a student is to fill."""
+    """Raised by an exercise at a place that the student has not filled yet."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One check. `says` tells what was asked, `problem` what is wrong."""
+    """Result of one check. `says` is what the check asks for; `problem` is "" if it passes."""
 
     name: str
     says: str
@@ -33,7 +33,7 @@ class Result:
 
 
 def load(path: Path) -> ModuleType:
-    """A student's file as a module."""
+    """Imports a student's file as a module, which raises the errors of the file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -74,7 +74,7 @@ def _one(check: Callable[[Any], None], module: ModuleType, path: Path) -> Result
 
 
 def _where(error: Exception, path: Path) -> str:
-    """An error in one line, with the student's own line where it has one."""
+    """Formats an error in one line, with the last line of the student's file that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     place = f" at {path.name}:{frames[-1].lineno}: `{frames[-1].line}`" if frames else ""
     told = str(error).strip().split("\n")[0]

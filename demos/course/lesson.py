@@ -36,5 +36,5 @@ LESSONS = tuple(
 
 
 def find(number: int) -> Lesson | None:
-    """A lesson by its number."""
+    """Returns the lesson with this number, or None."""
     return next((lesson for lesson in LESSONS if lesson.number == number), None)

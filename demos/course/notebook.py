@@ -12,7 +12,7 @@ _CELL = re.compile(r"^# %%( \[markdown\])?.*\n", re.MULTILINE)
 
 
 def cells(text: str) -> list[tuple[str, str]]:
-    """Kind ("markdown" or "code") and text of each cell."""
+    """Splits a script in percent format into cells: kind ("markdown" or "code") and text."""
     heads = list(_CELL.finditer(text))
     ends = [h.start() for h in heads[1:]] + [len(text)]
     found: list[tuple[str, str]] = []

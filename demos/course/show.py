@@ -18,7 +18,7 @@ QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, f
 
 
 def show(value: Any) -> None:
-    """A value as the notebook draws it, or as text."""
+    """Shows a value as HTML in a notebook; prints its text elsewhere."""
     if "ipykernel" in sys.modules:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
@@ -39,7 +39,7 @@ def race(calls: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
 
 
 class Picture:
-    """The groups of a function and what flows between them."""
+    """A drawing of a function's groups and the values between them; a table where it is printed."""
 
     def __init__(self, func: Func) -> None:
         self.graph = collapsed(graph_of(func))

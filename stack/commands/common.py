@@ -44,7 +44,7 @@ def command(
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Adds TARGET, its inputs and its frontend."""
+    """Adds the arguments TARGET, --input and --frontend."""
     parser.add_argument(
         "target",
         metavar="TARGET",
@@ -145,7 +145,7 @@ def add_json(parser: argparse.ArgumentParser, schema: str) -> None:
 
 
 def add_wide(parser: argparse.ArgumentParser, rows: str = "") -> None:
-    """Adds --wide; `rows` says which rows it shows besides."""
+    """Adds --wide; `rows` is part of its help, and says which rows the option also shows."""
     parser.add_argument(
         "--wide",
         action="store_true",
@@ -186,7 +186,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def progress(text: str) -> None:
-    """Prints one line about long work on stderr."""
+    """Prints one line about work that takes long on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

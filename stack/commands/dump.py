@@ -202,7 +202,7 @@ def _print_steps(
 
 
 def _print_check(verdicts: Sequence[Verdict]) -> None:
-    """Prints the largest error of every stage."""
+    """Prints the largest error of every stage on each kind of inputs, and if all are right."""
     kinds = list(dict.fromkeys(v.kind for v in verdicts if v.kind != "memory"))
     rows: list[list[object]] = []
     for stage in dict.fromkeys(v.stage for v in verdicts):

@@ -204,7 +204,7 @@ def _print_tiles(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _breaks(args: argparse.Namespace) -> list[str]:
-    """Returns the graph breaks of a program, with reasons."""
+    """Returns the graph breaks of a program, with reasons; raises UsageError for a saved run."""
     common.check_frontend(args.frontend)
     target = resolve(args.saved, args.frontend, args.input)
     if not isinstance(target, ExampleCall):

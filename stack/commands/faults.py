@@ -108,7 +108,10 @@ def run_bisect(args: argparse.Namespace) -> int:
 
 
 def _of_frontend(captured: Captured, frontend: Frontend) -> Culprit | None:
-    """Returns the first op of the imported function that differs from eager execution."""
+    """Compares the imported function with eager execution; returns its first wrong result.
+
+    Returns None if all are right, or if the framework cannot run here.
+    """
     eager: Backend = plugins.load("stack.backends", "eager")
     if eager.missing() is not None or eager.peer is None or eager.peer.native is None:
         return None
@@ -116,7 +119,11 @@ def _of_frontend(captured: Captured, frontend: Frontend) -> Culprit | None:
 
 
 def _native(backend: Backend, machine: str) -> Runs | None:
-    """Returns a function that runs the backend's own code, or None if it cannot run here."""
+    """Returns a function that compiles with a backend and runs the result, for `bisect`.
+
+    Returns None if the backend cannot run here, if a target is named, or if the backend has no
+    stage below the tensor level.
+    """
     if machine or backend.missing() is not None or backend.lowering.level == "tensor":
         return None
 
@@ -150,7 +157,10 @@ def run_reduce(args: argparse.Namespace) -> int:
 
 
 def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> str:
-    """Returns the text of an error, "results differ", or "" if nothing is wrong."""
+    """Returns how a function fails: the text of an error, or "results differ"; "" if it does not.
+
+    Runs the pipeline if there is one, else the backend; `compare` checks the backend's results.
+    """
     try:
         if pipeline:
             Pipeline(pipeline).run(func, check=True)
@@ -163,13 +173,13 @@ def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> s
 
 
 def _error(func: Func, backend: str) -> str:
-    """Runs a function on random inputs, which may raise an error. Returns ""."""
+    """Compiles and runs a function on random inputs; returns "" if that raises no error."""
     runner(func, backend)(random_inputs(func))
     return ""
 
 
 def _wrong_result(func: Func, backend: str) -> str:
-    """Returns "results differ" if a backend is wrong on some kind of inputs, else ""."""
+    """Returns "results differ" if a backend is wrong on some inputs, else an empty text."""
     truth = Truth(func)
     truth.allow(NATIVE)
     run = runner(truth.func, backend)

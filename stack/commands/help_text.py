@@ -12,7 +12,7 @@ _COMMAND = ("stackc ", "python ", "make ")
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps the description of a command as what its lines are."""
+    """Wraps paragraphs and list items of a command's description, but leaves commands separate."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(
@@ -21,9 +21,10 @@ class Help(argparse.HelpFormatter):
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yields what a text consists of: how a part's first line starts, and its words.
+    """Splits a description into paragraphs, items of lists, commands and empty lines.
 
-    Lines of a paragraph are joined, and so are those of an item of a list.
+    Yields for each how its first line starts (spaces, or the sign of the item), and its words, with
+    all lines of a paragraph or of an item joined.
     """
     first, words = "", ""
     for line in text.splitlines():
@@ -59,7 +60,10 @@ def _fill(first: str, words: str, width: int) -> list[str]:
 
 
 def _command(indent: str, words: str, width: int) -> list[str]:
-    """Puts what is said beside a command below it, and breaks a long command before an option."""
+    """Formats a command of a description in lines of at most `width`.
+
+    The words beside the command go below it; a long command continues before an option.
+    """
     command, *beside = re.split(r"\s{2,}", words, maxsplit=1)
     lines = [indent]
     for part in re.split(r" (?=-)", command):

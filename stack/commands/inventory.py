@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
-    """Returns the rows with a name, or of a family of names.
+    """Returns the rows called `name`, or `name.` and more; of stages, those of the backend `name`.
 
     Raises UsageError with a similar name if there are none.
     """

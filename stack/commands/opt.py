@@ -100,7 +100,11 @@ def read(spec: str) -> Func:
 
 
 def place_of(node: str, file: str) -> str:
-    """Returns `file:line:column` of a node's text in a file, or "" if it is not found."""
+    """Returns where a file of IR text defines a node, as `file:line:column`.
+
+    `node` is the node's text, which begins with its name. Returns "" if the file does not define
+    it.
+    """
     name = node.partition(" =")[0].strip()
     if not name.startswith("%") or not Path(file).is_file():
         return ""
@@ -152,7 +156,10 @@ def run_opt(args: argparse.Namespace) -> int:
 
 
 def statistics(records: Sequence[Record]) -> str:
-    """Returns a row per rule of each pass: how often it applied or nearly applied, and why not."""
+    """Formats a row per rule of each pass: how often it applied, nearly applied, and why not.
+
+    Fusions that a pass refused have a row per reason.
+    """
     rows: list[list[object]] = []
     for record in records:
         near = Counter(miss.rule for miss in record.misses)

@@ -89,7 +89,7 @@ def run_live(args: argparse.Namespace) -> int:
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
-    """Returns the arguments that `report` and `live` share, as the user wrote them."""
+    """Returns the arguments that `report` and `live` share as words of a command line."""
     flags = {"frontend": args.frontend, "backend": args.backend, "target": args.machine}
     words = [args.target, "--passes", args.passes]
     words += [f"--{k}={v}" for k, v in flags.items() if v]
@@ -100,7 +100,7 @@ def words_of(args: argparse.Namespace) -> list[str]:
 
 
 def files_of(target: ExampleCall) -> list[Path]:
-    """Returns the file of a program and the loaded modules in the same folder."""
+    """Returns the files to watch: that of a program, and loaded modules in the same folder."""
     first = sys.modules.get(getattr(target.fn, "__module__", type(target.fn).__module__))
     left = Path(target.spec.rpartition(":")[0])
     own = left if left.suffix == ".py" else Path(getattr(first, "__file__", "") or "")

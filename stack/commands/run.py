@@ -156,7 +156,7 @@ def _report(
 
 
 def _is_kernel_text(args: argparse.Namespace) -> bool:
-    """True if FILE is a backend's own text, not an IR function."""
+    """True if --stage names a backend's own text, such as PTX, so that FILE is not IR text."""
     backend: Backend = plugins.load("stack.backends", args.backend or DEFAULT_BACKEND)
     return args.stage in backend.lowering.artifacts
 

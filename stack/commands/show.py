@@ -97,7 +97,10 @@ def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _side(spec: str, stage: str | None) -> tuple[str, str]:
-    """Returns the name and text of one side of a diff."""
+    """Returns a title and the text of one side of a diff: a stage of a run, or a text file.
+
+    Raises UsageError if `spec` is neither, or a run without a stage.
+    """
     path = Path(spec)
     if path.is_dir():
         run = load_run(path)

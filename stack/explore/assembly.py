@@ -15,10 +15,11 @@ _INSTRUCTION = re.compile(r"\s+(?:[0-9a-f]+:\s+\S|/\*[0-9a-f]{4,}\*/|[a-z@][\w.%
 
 
 def assembly(run: SavedRun, name: str) -> tuple[str, str]:
-    """Returns the most machine-specific stage of a run, and a kernel's part of it.
+    """Returns the name of a run's assembly stage, and the assembly of the kernel `name`.
 
-    Both are "" if there is none. Equal kernels share one text under the name of the first, so the
-    others have no text.
+    The stage is the first of STAGES that the run has; both results are "" if it has none. A stage
+    that is not divided by kernel is returned whole. Equal kernels share one text under the name of
+    the first, so the text of the others is "".
     """
     stage = next((s for s in STAGES if s in run.stages), "")
     text = run.text(stage) if stage else ""
@@ -27,7 +28,7 @@ def assembly(run: SavedRun, name: str) -> tuple[str, str]:
 
 
 def instructions(text: str) -> dict[str, list[str]]:
-    """Groups the instructions of an assembly by their source line."""
+    """Maps each source line named in an assembly to its instructions; NOWHERE has the others."""
     found: dict[str, list[str]] = {}
     for line, instruction in _walk(text):
         found.setdefault(line, []).append(instruction)
@@ -45,7 +46,10 @@ def _walk(text: str) -> Iterator[tuple[str, str]]:
 
 
 def beside_source(text: str, sources: Mapping[str, str]) -> str:
-    """Appends to each source line named in the assembly its text, if the run has the file."""
+    """Returns the assembly with the user's code after each comment that names a source line.
+
+    A comment stays as it is if `sources` lacks the file or the line.
+    """
     return "\n".join(_with_text(line, sources) for line in text.splitlines())
 
 

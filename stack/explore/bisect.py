@@ -35,17 +35,18 @@ Runs = Callable[[Func, Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class Culprit:
-    """Description of the first wrong step.
+    """The first wrong step of a lowering: a pass, one of its rewrites, or a kernel.
 
     Attributes:
-        problem: the error or difference found.
+        problem: the error that the step raises, or the difference in results.
         stage: name of the stage, or "frontend" or "backend".
         by: the pass with its options, or the kernel.
-        rule: rule of the wrong rewrite; empty if the pass is wrong without one.
-        number: of the rewrite in that pass, counted from 1. With `--fuel` one less, it is right.
-        nodes: nodes of the imported function that the rewrite changes.
-        source: their source lines.
-        step: number and text of the first wrong schedule step of the kernel.
+        rule: rule of the wrong rewrite; "" if no single rewrite makes the pass wrong.
+        number: position of that rewrite in the pass, counted from 1; 0 if there is none. With
+            `--fuel` one less, the pass is right.
+        nodes: nodes of the imported function that the rewrite changes or the kernel computes.
+        source: source lines of `nodes`.
+        step: number and text of the kernel's first wrong schedule step; "" if unknown.
     """
 
     problem: str
@@ -116,7 +117,10 @@ def bisect(
 def _wrong_kernel_step(
     func: Func, name: str, shown_steps: Shown, machine: Target, allowed: Inexact
 ) -> str:
-    """Returns the first step that makes the kernel of a value wrong, or "" if it has no steps."""
+    """Returns the first schedule step after which the kernel of the value `name` is wrong.
+
+    Returns "" if every step is right, or if the value has no kernel with schedule steps.
+    """
     group = next((n for n in func.nodes if f"%{func.body.names.get(n)}" == name), None)
     kernels = shown_steps(group, machine) if group is not None else []
     if group is None or len(kernels) < 2:
@@ -160,7 +164,10 @@ def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) 
 
 
 def _lines_of(func: Func, name: str) -> tuple[str, ...]:
-    """Returns the source lines of a value, and of the body of a group."""
+    """Returns the source lines of the value `name`, and of the nodes in its body if it is a group.
+
+    Returns () if no value of the function has this name.
+    """
     for block, node in walk(func.body):
         if f"%{block.names.get(node)}" == name:
             inside = (line for b in node.blocks for lines in b.locs.values() for line in lines)
@@ -169,7 +176,7 @@ def _lines_of(func: Func, name: str) -> tuple[str, ...]:
 
 
 def _origins(marks: Marks, lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the imported nodes whose marks are among `lines`, and their source lines."""
+    """Returns the imported nodes whose marks are among `lines`, and all their source lines."""
     held = set(lines)
     nodes = tuple(mark for mark in marks if mark in held)
     return nodes, tuple(dict.fromkeys(line for n in nodes for line in marks[n].source))
@@ -182,7 +189,10 @@ def _problem(after: Func, truth: Truth) -> str:
 
 
 def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
-    """Returns the first step whose native code differs from the interpreter."""
+    """Runs each node of a lowered function alone in native code, and in the interpreter.
+
+    Returns the first node whose results differ, or None if all agree.
+    """
     for node in func.nodes:
         if node.op in ("const", "item", "reshape", "param"):
             continue

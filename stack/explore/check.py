@@ -10,9 +10,11 @@ from stack.run.record import Stage
 
 
 def check_stages(stages: Sequence[Stage], given: Arrays = ()) -> Iterator[Verdict]:
-    """Compares every IR stage with the first on all kinds of inputs; checks the memory plan.
+    """Interprets every IR stage on inputs of all kinds and compares it with the first one.
 
-    A stage that packs weights takes other arguments: later stages are compared with it.
+    Also checks the memory plan of every stage. A stage whose parameters differ, as after weights
+    are packed, cannot run on the same inputs: it is not compared, and later stages are compared
+    with it.
 
     `given`: the program's own arguments, which are checked first.
     """

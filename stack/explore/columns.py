@@ -14,9 +14,11 @@ _PROSE = (40, 20)
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the width of its longest cell, a comfortable width, and the least.
+    """The widths that a column of a table can have, in characters.
 
-    Cells of prose wrap at spaces; those of numbers are never shortened.
+    `natural` is that of its longest cell, `least` the smallest one allowed. Between them, other
+    columns are hidden before this one becomes narrower than `comfortable`. Cells of prose wrap at
+    spaces; numbers are never shortened.
     """
 
     natural: int
@@ -29,7 +31,7 @@ class Column:
 def column(
     head: str, cells: Sequence[str], is_first: bool, is_number: bool, is_prose: bool
 ) -> Column:
-    """Measures a column. Heads are never cut."""
+    """Computes the widths of a column from its head and its cells; the head is never cut."""
     natural = max(map(len, (head, *cells)))
     if is_number:
         return Column(natural, natural, natural, is_number=True)
@@ -39,11 +41,11 @@ def column(
 
 
 def fit(columns: Sequence[Column], width: int, drop: Sequence[int]) -> dict[int, int]:
-    """Returns the columns to show, with their widths.
+    """Selects the columns that fit into `width` characters, and maps their positions to widths.
 
-    Columns of `drop` are hidden in this order while the others are narrower than is comfortable.
-    Then cells are shortened to the least width. Then further columns are hidden, from the right;
-    the first one stays.
+    First hides columns of `drop`, in this order, until the others have their comfortable width.
+    Then hides others from the right, but never the first, until their least widths fit. Finally,
+    narrows the widest columns that are left.
     """
     shown = list(range(len(columns)))
     others = [i for i in reversed(shown[1:]) if i not in drop]

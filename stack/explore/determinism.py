@@ -20,7 +20,7 @@ def check_draws(func: Func) -> None:
 
 
 def check_repeatable(captured: Captured) -> None:
-    """Raises UsageError if a run of a program changes the state of the next run."""
+    """Raises UsageError if a program uses random draws, or writes to its buffers in each run."""
     check_draws(captured.func)
     written = captured.notes.get("written buffers", "").split("\n")
     if any(written):
@@ -29,7 +29,7 @@ def check_repeatable(captured: Captured) -> None:
 
 
 def _drawn(func: Func) -> list[Node]:
-    """Returns the ops with side effects whose values are used."""
+    """Returns the ops with side effects whose value is a result, or read by another kind of op."""
     nodes = walk(func)
     own = [n for n in nodes if not _is_token(n)]
     read = {d for n in own if "effect" not in n.attrs for d in deps(n)}
@@ -37,7 +37,7 @@ def _drawn(func: Func) -> list[Node]:
 
 
 def _is_token(node: Node) -> bool:
-    """True if a value is only a token: the last result of an op with tokens."""
+    """True if a value is an op's token, its last result, which only orders side effects."""
     made = maker(node)
     if "token" not in made.attrs:
         return False

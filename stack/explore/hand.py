@@ -36,7 +36,7 @@ FRAMEWORKS = ("numpy", "torch", "jax")
 
 
 class HandError(StackError):
-    """A kernel written by hand breaks a rule; names it."""
+    """Raised if a kernel written by hand fails, is wrong, or breaks a rule of this module."""
 
 
 def framework_of(fn: Callable[..., Any], device: str) -> str:
@@ -106,7 +106,7 @@ class Hand:
         return HandError(f"{self.code} {text}")
 
     def _refill(self, inputs: Arrays) -> None:
-        """Puts new contents into the arrays of the kernel; JAX arrays cannot be written."""
+        """Copies inputs into the arrays that every call passes; JAX arrays are replaced instead."""
         types = [p.dtype for p in self.func.params]
         fresh = [self.frontend.from_numpy(a.copy(), t) for a, t in zip(inputs, types, strict=True)]
         if self.device != "cpu":
@@ -118,7 +118,7 @@ class Hand:
             array[...] = new
 
     def _check_form(self, made: Sequence[Any]) -> None:
-        """Checks number, kind, shape and order in memory of results."""
+        """Raises HandError unless all results have the right array type, shape and dense layout."""
         wanted = self.func.results
         if len(made) != len(wanted):
             raise self._error(f"returns {len(made)} results, not {len(wanted)}")
@@ -134,7 +134,10 @@ class Hand:
                 raise self._error(f"{what} an array that is not dense: copy it in the kernel")
 
     def _check_memory(self, made: Sequence[Any], inputs: Arrays) -> None:
-        """Checks that arguments are unchanged, that results own their memory and keep it."""
+        """Raises HandError if the kernel wrote to arguments or to results of the call before.
+
+        Also raises it if a result shares memory with an argument or with another result.
+        """
         for number, (array, before) in enumerate(zip(self.arrays, inputs, strict=True)):
             now = self.frontend.to_numpy(array, self.func.params[number].dtype)
             if np.ascontiguousarray(now).tobytes() != np.ascontiguousarray(before).tobytes():
@@ -152,7 +155,7 @@ class Hand:
                 raise self._error(f"changes result {number} of an earlier call")
 
     def _storage(self, array: Any, number: int) -> np.ndarray:
-        """A result as a storage array, in memory of its own."""
+        """Copies result `number` to a storage array; raises HandError if it has the wrong type."""
         try:
             found = self.frontend.to_numpy(array, self.func.results[number].dtype)
         except TypeError as error:
@@ -173,7 +176,11 @@ class Hand:
         return self.framework == "jax" or bool(array.flags.c_contiguous)
 
     def _memory(self, array: Any) -> object:
-        """Identifies the memory of an array; None if it cannot be written, or has no elements."""
+        """Returns an id of an array's memory, which its views share.
+
+        Returns None for JAX arrays and NumPy scalars, which cannot be written, and for empty
+        arrays.
+        """
         if self.framework == "jax" or issubclass(type(array), np.generic) or 0 in array.shape:
             return None
         if self.framework == "torch":
@@ -183,7 +190,11 @@ class Hand:
         return array.ctypes.data
 
     def _copy(self, array: Any) -> Any:
-        """A copy of a result as it is now; other things are returned, to be refused."""
+        """Copies a result, so that the kernel cannot change it later.
+
+        Returns a JAX array, or a value that is no array, as it is; `_check_form` refuses the
+        latter.
+        """
         if not self._is_array(array) or self.framework == "jax":
             return array
         return array.clone() if self.framework == "torch" else array.copy()

@@ -29,7 +29,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class InMemoryRun(SavedRun):
-    """A run in memory, without a folder."""
+    """A run of this process with the interface of a saved run; it has no folder."""
 
     run: Run
 
@@ -62,7 +62,7 @@ class InMemoryRun(SavedRun):
 
 
 def held(run: Run) -> InMemoryRun:
-    """Wraps a run so that it can be read as a saved one."""
+    """Wraps a run of this process, so that functions that explain saved runs accept it."""
     return InMemoryRun(Path(run.target or "the run"), run.manifest(), run)
 
 
@@ -83,7 +83,7 @@ def diff_text(run: Run, before: str, after: str) -> Text:
 
 
 def where_text(run: Run, what: str) -> Text:
-    """Lists the values, by stage, and kernels of a source line, value or kernel."""
+    """Lists the nodes of each stage, and the kernels, that belong to a line, value or kernel."""
     found = where(held(run), what)
     lines = [f"{what}: from {', '.join(found.source) or 'no source line'}"]
     for stage, places in found.stages.items():
@@ -93,8 +93,9 @@ def where_text(run: Run, what: str) -> Text:
 
 
 def explain_text(run: Run, what: str, other: str = "") -> Text:
-    """Explains what passes did to a line, value or kernel; with two, why they are one kernel or
-    not.
+    """Explains what passes did to a source line, value or kernel.
+
+    With `other`, explains why one kernel computes both, or why separate kernels do.
     """
     if other:
         return Text(told(explain_pairs(retrace(held(run)), what, other)))
@@ -103,7 +104,10 @@ def explain_text(run: Run, what: str, other: str = "") -> Text:
 
 
 def steps_of_value(run: Run, value: str) -> KernelSteps:
-    """Returns the steps of a value's kernel. Raises UsageError with the known names."""
+    """Returns the schedule steps of the kernel that computes `value`.
+
+    Raises UsageError, with the known values, if no kernel with schedule steps computes it.
+    """
     backend: Backend = plugins.load("stack.backends", run.backend)
     known = {k.value: k for k in stepped(held(run).func(STEPS), backend, _machine(run))}
     found = known.get(value.removeprefix("%"))
@@ -134,9 +138,10 @@ class ResumedRun:
 
 
 def resume(run: Run, stage: str, func: Func | str | None = None) -> ResumedRun:
-    """Continues from a stage with the passes of the run, with another function if one is given.
+    """Lowers and compiles the rest of a run: the stages after `stage`, with their pipelines.
 
-    Raises VerifyError, before running anything, if the function is invalid.
+    `func`, a function or IR text, replaces that of the stage. Raises UsageError if no stage of IR
+    has this name, and VerifyError, before anything is compiled, if `func` is invalid.
     """
     at = [s.name for s in run.records]
     if stage not in at or run[stage].func is None:

@@ -123,7 +123,7 @@ def _op(op: OpDef) -> Row:
 
 
 def glossary() -> list[Row]:
-    """Lists the glossary; one term may be a pass, an attribute and a word of notes at once."""
+    """Lists the glossary; a term that is both a pass and an attribute has a row for each."""
     return [{"name": e.term, "kind": e.kind, "line": e.line, "source": e.source} for e in entries()]
 
 

@@ -29,7 +29,11 @@ WORDS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """One reason: a word of `WORDS`, its details, the pass that decided, and its stage."""
+    """One reason why two nodes share a kernel or do not.
+
+    `word` is a key of `WORDS`, `text` adds details, and `by` names the pass and stage that decided,
+    or quotes the notes of passes on the node.
+    """
 
     word: str
     text: str
@@ -38,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two nodes of the imported function, the steps that compute them, and the reasons."""
+    """Two imported nodes, their outcomes, and the reasons why one step computes both or not."""
 
     a: NodeOutcome
     b: NodeOutcome
@@ -46,15 +50,15 @@ class Pair:
 
     @property
     def is_together(self) -> bool:
-        """True if one step computes both."""
+        """True if one step of the lowered function computes both nodes."""
         return self.answers[0].word == "together"
 
 
 def explain_pairs(run: RetracedRun, a: str, b: str) -> list[Pair]:
     """Pairs every node that A names with every node that B names, and gives the reasons.
 
-    A and B are nodes, source lines or module paths. Raises UsageError with similar names, or if
-    both name one node.
+    A and B are nodes, source lines or module paths. Raises UsageError, with similar names, if one
+    of them names nothing, or if both name the same single node.
     """
     ends = {fate.origin.mark: fate for fate in fates(run)}
     found = [
@@ -69,7 +73,10 @@ def explain_pairs(run: RetracedRun, a: str, b: str) -> list[Pair]:
 
 
 def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
-    """Merges pairs with the same answers: the names on either side, and one of the pairs."""
+    """Merges pairs with equal reasons.
+
+    Returns for each group of pairs the names of its first nodes, of its second nodes, and one pair.
+    """
     rows: dict[tuple[str, tuple[Answer, ...]], list[str]] = {}
     for pair in pairs:
         rows.setdefault((pair.a.origin.mark, pair.answers), []).append(pair.b.origin.mark)
@@ -81,7 +88,7 @@ def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
 
 
 def told(pairs: Sequence[Pair]) -> str:
-    """Formats pairs as text: names, if one kernel computes them, and the reasons."""
+    """Formats pairs as text: the two nodes, "one kernel" or "separate kernels", and the reasons."""
     lines: list[str] = []
     for a, b, pair in alike(pairs):
         state = "one kernel" if pair.is_together else "separate kernels"
@@ -134,7 +141,7 @@ def _answers(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) 
 
 
 def _outside(a: str, b: str) -> Answer | None:
-    """Returns an answer if one of them is inside a body that the other is not in."""
+    """Returns the answer `body` if a loop or branch contains only one of the nodes, else None."""
     for x, y in ((a, b), (b, a)):
         body = x.rpartition("/")[0]
         if body and not y.startswith(f"{body}/"):
@@ -143,7 +150,10 @@ def _outside(a: str, b: str) -> Answer | None:
 
 
 def _joined(steps: Iterable[PassStep], a: str, b: str, where: str) -> Answer:
-    """Returns the first rewrite that involved both."""
+    """Returns the answer `together`, with the first rewrite of both nodes if one is recorded.
+
+    `where` names the step that computes both.
+    """
     for step in steps:
         for rewrite in step.record.rewrites:
             if {a, b} <= set(rewrite.source):
@@ -157,7 +167,7 @@ def _by(step: PassStep) -> str:
 
 
 def _notes(steps: Iterable[PassStep], mark: str) -> Iterator[str]:
-    """Yields the first lines of pass notes about a node."""
+    """Yields the first line of each note of a pass about the node with this mark."""
     for step in steps:
         for note in step.record.remarks:
             if mark in note.source:
@@ -165,7 +175,7 @@ def _notes(steps: Iterable[PassStep], mark: str) -> Iterator[str]:
 
 
 def _refusals(steps: Iterable[PassStep], a: set[str], b: set[str]) -> Iterator[Answer]:
-    """Yields the refusals of fusion between groups that contained one of each."""
+    """Yields the refused fusions of a group with a node of `a` and a group with a node of `b`."""
     for step in steps:
         for refused in step.record.refused:
             first, second = map(set, refused.between)
@@ -175,7 +185,7 @@ def _refusals(steps: Iterable[PassStep], a: set[str], b: set[str]) -> Iterator[A
 
 
 def _streams(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
-    """Yields, if one is in a stream, the notes on why the other is not in it."""
+    """Yields the notes on a node that a pass left out of a `stream` loop with the other node."""
     for step in steps:
         made = [set(r.source) for r in step.record.rewrites if r.rule == "stream"]
         for x, y in ((a, b), (b, a)):
@@ -187,7 +197,7 @@ def _streams(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
 
 
 def _split(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
-    """Yields the pass after which no group contains both."""
+    """Yields each pass that split a group which contained both nodes."""
     for step in steps:
         if _is_held(step.record.before, a, b) and not _is_held(step.record.after, a, b):
             yield Answer("split", f"one group contained {a} and {b} before it", _by(step))
@@ -200,7 +210,11 @@ def _is_held(func: Func, a: str, b: str) -> bool:
 
 
 def _between(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) -> Iterator[Answer]:
-    """Yields the steps on the path from one to the other, or that there is no path."""
+    """Explains two separate steps by the dependence path between them.
+
+    Yields the steps on the path; why two steps are not fused if one reads the other directly; or,
+    without a path, that neither depends on the other.
+    """
     by_name = _steps(run.func.body)
     for x, y in ((a, b), (b, a)):
         way = _way(by_name, told[x].steps, told[y].steps)
@@ -216,7 +230,7 @@ def _between(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) 
 
 
 def _steps(block: Block) -> dict[str, Node]:
-    """Maps names to steps of a lowered block, including those in loops and branches."""
+    """Maps names such as `%y` to the nodes of a lowered block, and of its loops and branches."""
     found = {f"%{name}": node for node, name in block.names.items()}
     for body in (b for node in block.nodes if is_control(node) for b in node.blocks):
         found = _steps(body) | found
@@ -226,7 +240,11 @@ def _steps(block: Block) -> dict[str, Node]:
 def _of_steps(
     run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str
 ) -> Iterator[Answer]:
-    """Explains why two steps, one of which reads the other, are not one."""
+    """Explains why two steps, one of which reads the other, were not fused.
+
+    Yields recorded refusals; without any, the steps whose op no fusion rule accepts, if there are
+    some; else that no rule was asked.
+    """
     held = [{mark for mark, fate in told.items() if step in fate.steps} for step in (a, b)]
     refused = list(dict.fromkeys(_refusals(run.steps, *held)))
     alone = [
@@ -238,7 +256,10 @@ def _of_steps(
 
 
 def _lone_op(steps: Iterable[PassStep], name: str) -> str:
-    """Returns the op of a step if no group could have contained it, else ""."""
+    """Returns the op of the step `name` if no fusion group can contain it, else "".
+
+    Reads the function after the last pass that formed groups; returns "" if no pass did.
+    """
     formed = [step for step in steps if step.record.formed]
     func = formed[-1].record.after if formed else None
     for block, node in walk(func.body) if func is not None else ():
@@ -250,7 +271,10 @@ def _lone_op(steps: Iterable[PassStep], name: str) -> str:
 
 
 def _way(by_name: Mapping[str, Node], start: Iterable[str], end: Iterable[str]) -> list[str]:
-    """Returns the steps of a shortest path along values, ends included, or [] if there is none."""
+    """Returns the steps on a shortest dependence path from `start` to `end`, both included.
+
+    Views are left out. Returns [] if no step of `end` depends on one of `start`.
+    """
     names = {node: name for name, node in by_name.items()}
     goal = {by_name[s] for s in start if s in by_name}
     ways: list[tuple[Node, ...]] = [(by_name[s],) for s in end if s in by_name]

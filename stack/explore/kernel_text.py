@@ -16,7 +16,10 @@ _HEAD = re.compile(r"(?://|#|;) ---- (.*)")
 
 
 def sections(text: str) -> dict[str, tuple[int, str]]:
-    """Maps each kernel of a stage to its text and the number of lines before it."""
+    """Splits the text of a stage by kernel.
+
+    Maps the name of each kernel to its own text and to the number of lines before it in the stage.
+    """
     lines = text.splitlines()
     heads = [(i, m[1]) for i, line in enumerate(lines) if (m := _HEAD.fullmatch(line))]
     ends = [*(i for i, _ in heads[1:]), len(lines)]
@@ -27,7 +30,10 @@ def sections(text: str) -> dict[str, tuple[int, str]]:
 
 
 def run_of(file: str, against: str | None) -> SavedRun:
-    """Finds the run of a file's kernels: that of `--against RUN:STAGE`, or the file's folder."""
+    """Returns the run of a file with kernels: that of `--against RUN:STAGE`, or the file's folder.
+
+    Raises UsageError if `against` is not given and the folder is not a run.
+    """
     folder = Path(against.rpartition(":")[0] if against else file)
     folder = folder if against else folder.parent
     if not is_run(folder):

@@ -39,7 +39,10 @@ MOST = 6  # ops and values that are listed
 
 
 def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
-    """Returns `(name, value)` rows about a kernel; raises UsageError with the known names."""
+    """Returns `(name, value)` rows that explain a kernel's time: work, traffic, bounds, resources.
+
+    Raises UsageError, with the known names, if the run has no kernel `name`.
+    """
     entries = {str(k["name"]): k for k in run.kernels}
     if name not in entries:
         raise unknown_name(f"{run.folder} has no kernel", name, entries)
@@ -68,7 +71,10 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
 
 
 def bounds(entry: dict[str, Any], machine: Target) -> dict[str, float]:
-    """Returns lower bounds of a kernel's seconds, by resource, on the cores that have work."""
+    """Returns lower bounds of a kernel's seconds by resource: "arithmetic", "memory" and "launch".
+
+    The rates of a GPU are reduced if the kernel has fewer thread blocks than the GPU processors.
+    """
     has_dot = "dot" in entry["ops"]
     rate = machine.bf16_rate if has_dot and isinstance(machine, Gpu) else machine.f32_rate
     share = machine.cores if isinstance(machine, Cpu) else 1.0
@@ -95,7 +101,7 @@ def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
 
 
 def _by_op(node: Node) -> Counter[str]:
-    """Counts the operations of a step by op; a loop's body counts once, not per iteration."""
+    """Counts the scalar operations of a step by op; a loop's body counts once, not repeatedly."""
     flops: Counter[str] = Counter()
     # a stream computes its states and finishes them; its corrections are not counted
     inner = (node.blocks[0], node.blocks[2]) if node.op == "stream" else node.blocks
@@ -113,7 +119,7 @@ def _shares(flops: Counter[str]) -> str:
 
 
 def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
-    """Yields the bytes that a step reads and writes, by value."""
+    """Yields two rows: the largest values that a step reads, and the one it writes, in bytes."""
     if not node.blocks or is_control(node):
         read = {a: a.tensor.bytes for a in node.args if isinstance(a.type, TensorType)}
     else:
@@ -129,7 +135,10 @@ def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _group(run: SavedRun, name: str) -> tuple[Block, Node] | None:
-    """Returns the step of this name in the last tensor-level stage, with its block."""
+    """Returns the node `name` before it is lowered to a kernel, with the block that contains it.
+
+    It is that of the last stage with a node of this name; None if there is none.
+    """
     for stage in reversed([s for s in run.stages if run.is_ir(s)]):
         for block, node in walk(run.func(stage).body):
             if block.names.get(node) == name and node.op != "kernel":
@@ -138,7 +147,10 @@ def _group(run: SavedRun, name: str) -> tuple[Block, Node] | None:
 
 
 def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[str, str]]:
-    """Yields the resources of a GPU kernel, and how many blocks run on a processor at once."""
+    """Yields rows on a GPU kernel: its resources, and how many thread blocks run at once.
+
+    Yields nothing if the run did not record resources, as for a CPU kernel.
+    """
     held: dict[str, int] = entry.get("resources", {})
     if not held:
         return
@@ -159,7 +171,7 @@ def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[
 
 
 def _measured(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
-    """Yields the median time of each call of a kernel, if the run has a profile."""
+    """Yields a row with the median time of each call of a kernel, if the run has a profile."""
     seconds: list[list[float]] = run.profile.get("seconds") or []
     pairs = zip(run.kernels, seconds, strict=False)
     times = [median(rounds) for kernel, rounds in pairs if kernel["name"] == name]
@@ -168,7 +180,7 @@ def _measured(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _code(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
-    """Yields vector widths, special instructions, and instructions by source line."""
+    """Yields rows on a kernel's assembly: vector widths, special instructions, and source lines."""
     stage, text = assembly(run, name)
     counts = [(len(found), what) for p, what in _WIDTHS if (found := p.findall(text))]
     if counts:

@@ -31,8 +31,9 @@ def alike(keys: Iterable[Hashable]) -> list[list[int]]:
 
 
 def folded(paths: Iterable[str]) -> str:
-    """Returns module paths in short: `layers.0-11.attn.wq`; modules that contain others are left
-    out.
+    """Merges module paths that differ in layer numbers: `layers.0-11.attn.wq`.
+
+    Leaves out a module that contains another one of `paths`.
     """
     held: dict[str, list[str]] = {}
     for path in dict.fromkeys(paths):
@@ -42,7 +43,7 @@ def folded(paths: Iterable[str]) -> str:
 
 
 def _joined(shape: str, paths: Sequence[str]) -> str:
-    """Writes the numbers of equal paths in place of each `*`."""
+    """Replaces each `*` of the pattern `shape` by the layer numbers that `paths` have there."""
     numbers = zip(*(map(int, _LAYER.findall(path)) for path in paths), strict=True)
     ranges = map(_ranges, numbers)
     return "".join(next(ranges) if part == ANY else part for part in re.split(r"(\*)", shape))
@@ -60,9 +61,9 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def equal_kernels(kernels: Sequence[Kernel]) -> list[list[int]]:
-    """Groups kernels with the same code, work and source lines, in modules that differ in layer
-    numbers only.
+    """Groups the positions of kernels that repeat in equal layers of a model.
 
+    They have the same code, work and source lines, in modules that differ in layer numbers only.
     Backends give kernels with equal text one name.
     """
     return alike(

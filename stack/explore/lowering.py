@@ -98,7 +98,10 @@ class Settings:
 
 @phase("capture")
 def capture(target: CommandTarget, settings: Settings) -> tuple[Captured, Frontend]:
-    """Imports a target; returns it with the frontend that was used."""
+    """Imports the program or IR text of a target; returns it with the frontend that was used.
+
+    Raises UsageError for a run without IR text, and for a function below the tensor level.
+    """
     if isinstance(target, ExampleCall):
         frontend = find_frontend(target.fn, target.args, target.frontend)
         dynamic = settings.dynamic
@@ -119,7 +122,7 @@ def capture(target: CommandTarget, settings: Settings) -> tuple[Captured, Fronte
 
 
 def label(target: CommandTarget) -> str:
-    """Returns the name of a target in a manifest."""
+    """Returns the name that manifests give to a target: a run's folder, or the user's spelling."""
     return str(target.folder) if isinstance(target, SavedRun) else target.spec
 
 
@@ -139,7 +142,7 @@ def compile_program(target: ExampleCall, settings: Settings) -> Compiled:
 
 
 def compile_target(target: CommandTarget, settings: Settings) -> Run:
-    """Compiles a target to something that runs, and returns the record."""
+    """Compiles a target to an executable, and returns the record of its stages and kernels."""
     if isinstance(target, ExampleCall):
         return compile_program(target, settings).run
     return graph_of(*capture(target, settings), target, settings).run
@@ -161,7 +164,7 @@ def graph_of(
 
 
 def _refuse_freeze(settings: Settings) -> None:
-    """Raises UsageError if weights are to be frozen: only programs that run can be frozen."""
+    """Raises UsageError if the option `freeze` is set, in commands that do not run the program."""
     if settings.chosen.get("freeze"):
         raise UsageError("freeze=true needs a program that is compiled completely and runs here")
 
@@ -204,7 +207,10 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
 
 
 def is_printed(backend: Backend, settings: Settings) -> bool:
-    """True if kernels are printed but not loaded: for GPUs, and if a target is named."""
+    """True if kernels are only generated as text, since the machine that runs them may be absent.
+
+    That is so for GPUs, and if a target is named; never for a backend that cannot do it.
+    """
     if backend.inspect is None:
         return False
     return bool(settings.machine) or isinstance(target_of(backend, {}), Gpu)
@@ -222,7 +228,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
 
 @phase("rest")
 def inspect_target(target: CommandTarget, settings: Settings) -> Run:
-    """Builds all stages for a machine that may be absent; runs nothing."""
+    """Lowers a target and generates kernels for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     leading, passes = split(settings.passes)
     run = lower_to(target, settings, WEIGHTS if leading else "imported")
@@ -231,7 +237,7 @@ def inspect_target(target: CommandTarget, settings: Settings) -> Run:
 
 @phase("rest")
 def inspect_again(run: Run, settings: Settings) -> Run:
-    """Compiles the imported function of a run for a machine that may be absent."""
+    """Lowers the imported function of a run for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     imported = run["imported"].func
     assert imported is not None

@@ -33,7 +33,11 @@ _ROLES = {"foreign": "fallback", "group": "library", "contraction": "library"}
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """Outcome of one node. `steps` are nodes of the last stage, or the rule and its pass."""
+    """The outcome of one imported node; `kind` is a key of `KINDS`.
+
+    `steps` names the nodes of the last stage that compute it. For a node that was removed, it names
+    the rule, or the pass if no rule recorded it, with the stage.
+    """
 
     origin: Origin
     kind: str
@@ -79,7 +83,7 @@ def fate_table(found: Sequence[NodeOutcome]) -> str:
 
 
 def _layer_keys(found: Sequence[NodeOutcome]) -> Iterator[object]:
-    """Yields a key for each node; the same nodes of equal layers have the same."""
+    """Yields a key for each node, which corresponding nodes of equal layers have in common."""
     seen: Counter[object] = Counter()
     for fate in found:
         origin, modules = fate.origin, frozenset(module_paths(fate.origin.source))
@@ -93,7 +97,10 @@ def _layer_keys(found: Sequence[NodeOutcome]) -> Iterator[object]:
 def _ends(
     block: Block, found: dict[str, dict[str, str]], kinds: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Maps each mark to the steps of a lowered block that carry it, with their kinds."""
+    """Maps the mark of each imported node to the steps that compute it, and these to their kinds.
+
+    Adds the steps of `block`, and of loops and branches in it, to `found`, and returns that.
+    """
     for node in block.nodes:
         name = block.names.get(node)
         if name is None:
@@ -128,7 +135,11 @@ def _kind(node: Node) -> str:
 
 
 def _folded(origin: Origin, steps: Sequence[PassStep]) -> NodeOutcome:
-    """Returns the rule that removed a node, or removed the last node that needed it."""
+    """Returns the outcome of a node that no step of the last stage computes.
+
+    It is `fold`, with the rule that removed the node or the last node that used it; else `lost`,
+    with the pass after which the node was absent.
+    """
     for step in steps:
         before = holders(step.record.before)
         if origin.mark not in before or origin.mark in holders(step.record.after):
@@ -143,7 +154,7 @@ def _folded(origin: Origin, steps: Sequence[PassStep]) -> NodeOutcome:
 
 
 def _upwards(start: Iterable[tuple[Block, Node]]) -> Iterable[tuple[Block, Node]]:
-    """Yields nodes, then the nodes that depend on them, nearest first."""
+    """Yields each of the given nodes, followed by the nodes of its block that depend on it."""
     for block, root in start:
         seen = {root}
         yield block, root

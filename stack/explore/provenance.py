@@ -98,7 +98,7 @@ def where(run: SavedRun, what: str) -> QueryResult:
 
 
 def _outermost(found: Iterable[NodeLocation]) -> list[NodeLocation]:
-    """Keeps the outermost nodes: the body of a group repeats the name of its value."""
+    """Keeps the nodes in the fewest groups: the body of a group repeats the name of its value."""
     held = list(found)
     depth = min((len(place.path) for place in held), default=0)
     return [place for place in held if len(place.path) == depth]
@@ -114,7 +114,10 @@ def _lines_of(found: Iterable[NodeLocation]) -> list[str]:
 
 
 def _asked(run: SavedRun, held: Mapping[str, Sequence[NodeLocation]], what: str) -> list[str]:
-    """Returns the source lines that match `what`."""
+    """Returns the source lines that match `what`; without any, those whose code contains this word.
+
+    Raises UsageError, with a similar name, if there are none either.
+    """
     everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]
     hits = hits or _spelled(run, everything, what)
@@ -150,14 +153,14 @@ def _spelled(run: SavedRun, lines: Iterable[str], word: str) -> list[str]:
 
 
 def _by_number(line: str) -> tuple[str, int]:
-    """Splits `model.py:12` into its file and number."""
+    """Splits `model.py:12` into file and line number; the number is -1 if the text has none."""
     file, _, number = line.rpartition(":")
     return (file, int(number)) if number.isdigit() else (line, -1)
 
 
 @dataclass(frozen=True)
 class Reason:
-    """An action of one pass on the queried lines, or its reason for none."""
+    """A decision of one pass about the queried lines: a rewrite, a fusion, a refusal, or a note."""
 
     stage: str
     pass_name: str

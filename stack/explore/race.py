@@ -32,15 +32,16 @@ BOTH = 2  # errors of two kernels add up
 
 @dataclass(frozen=True)
 class Race:
-    """The result of a race.
+    """The result of racing a kernel written by hand against the generated one.
 
     Attributes:
-        func: the group as a function.
-        expected: its results for the first inputs, by the interpreter.
-        found: the kernel's; none if it broke a rule.
-        problem: what is wrong with the kernel, or "".
-        kinds: of inputs on which it was checked.
-        ours, hand: median seconds of a call; 0 if the kernel is wrong.
+        func: the group of the kernel, as a function.
+        expected: results of the interpreter for the first inputs.
+        found: results of the kernel written by hand for the same inputs; empty if it failed there.
+        problem: the error of that kernel, or "".
+        kinds: the kinds of inputs on which it was checked.
+        ours, hand: median seconds of a call of the generated kernel, and of that by hand; 0 if the
+            latter is wrong.
     """
 
     func: Func
@@ -55,7 +56,8 @@ class Race:
 def race(run: SavedRun, kernel: str, code: str, backend: str, seed: int = 0) -> Race:
     """Checks and times the function `file.py:function` in place of a kernel of a run.
 
-    Raises UsageError with the known kernels, and if the group cannot be interpreted.
+    Raises UsageError if the run has no such kernel or its group cannot be interpreted, and
+    StackError if the backend cannot time single kernels.
     """
     group = _Group(run, kernel, seed)
     made = executable_from(group.func, group.stage, backend)
@@ -91,9 +93,9 @@ class _Group:
         self.base = self.operands(seed)
 
     def operands(self, seed: int) -> list[np.ndarray]:
-        """Returns what the group reads if the program runs on random inputs.
+        """Returns the values that the group reads when the program runs on random inputs.
 
-        If the program rejects them, the group gets random inputs itself.
+        If the program rejects these inputs, returns random operands.
         """
         try:
             return interpreted(self.above, random_inputs(self.above, seed))
@@ -101,7 +103,10 @@ class _Group:
             return random_inputs(self.func, seed)
 
     def fresh(self, seed: int) -> list[np.ndarray]:
-        """Returns operands that no call had before, at little cost."""
+        """Returns operands that no call had before: the first floats times a random factor.
+
+        Integers stay, since they may be indices; without floats, the program runs on new inputs.
+        """
         types = [p.dtype for p in self.func.params]
         if not any(t.is_float for t in types):
             return self.operands(seed)
@@ -120,9 +125,9 @@ def _run(hand: Hand, func: Func, inputs: Arrays) -> tuple[list[np.ndarray], floa
 
 
 def _check(hand: Hand, truth: Truth, made: Executable, first: list[np.ndarray]) -> None:
-    """Raises HandError if a kernel is wrong where the generated one is right.
+    """Raises HandError if the kernel by hand is wrong on inputs where the generated one is right.
 
-    Puts the first results of all into `first`.
+    Adds its first results to `first`, if that is empty.
     """
     for kind in truth.kinds:
         inputs = truth.inputs[kind]
@@ -137,9 +142,9 @@ def _check(hand: Hand, truth: Truth, made: Executable, first: list[np.ndarray]) 
 def _timed(
     hand: Hand, made: Executable, group: _Group, truth: Truth, seed: int
 ) -> tuple[float, float]:
-    """Returns median seconds of the generated kernel and of the one by hand.
+    """Returns median seconds of a call of the generated kernel, and of that written by hand.
 
-    Raises HandError if a timed call is wrong.
+    Raises HandError if their results of a timed call differ.
     """
     func, profile = group.func, made.profile
     assert profile is not None

@@ -60,7 +60,7 @@ def _smaller(func: Func) -> Iterator[Func]:
 
 
 def _reading(body: Block, node: Node) -> Block:
-    """Replaces a node of the body by a new parameter."""
+    """Replaces a node of the body by a new parameter, so that its operands are no longer needed."""
     name = body.names.get(node, node.op)
     if any(p.attrs["name"] == name for p in body.params):
         name += "_in"
@@ -70,7 +70,7 @@ def _reading(body: Block, node: Node) -> Block:
 
 
 def _with(func: Func, body: Block) -> Func:
-    """Returns a function with this body, without unused parameters."""
+    """Returns `func` with another body, without the parameters that this body does not use."""
     used = {a for n in body.nodes for a in n.args} | set(body.results)
     used.update(c for n in body.nodes for b in n.blocks for c in b.captures)
     params = [p for p in body.params if p in used]

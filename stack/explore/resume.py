@@ -20,25 +20,29 @@ Arrays = Sequence[np.ndarray]
 
 
 def executable_from(func: Func, stage: str, backend: str, record: Run | None = None) -> Executable:
-    """Lowers and compiles a function that has already passed `stage`."""
+    """Compiles a function that is at `stage`: only the later stages are applied to it."""
     options = {"call_opaque": IRFrontend().call_opaque}
     return compile_func(func, backend, record, options=options, after=stage)
 
 
 def results_of(made: Executable, func: Func, inputs: Arrays) -> list[np.ndarray]:
-    """Runs an executable; returns its results in the interpreter's format."""
+    """Runs an executable; inputs and results have the interpreter's format, not that of storage."""
     ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
     return [decode(r, n.dtype) for r, n in zip(made.run(ready), func.results, strict=True)]
 
 
 def alone(run: SavedRun, kernel: str) -> tuple[Func, str]:
-    """Returns the group of a kernel as a function of its own, and its stage."""
+    """Returns a function that computes only the group of a kernel, and the stage of that group."""
     stage, func, group = group_of(run, kernel)
     return step_alone(func.body, group), stage
 
 
 def step_alone(block: Block, node: Node) -> Func:
-    """Returns a function of one step. Constants stay; results get their own buffers."""
+    """Returns a function that computes one node of a block; its operands become parameters.
+
+    Operands that are constants stay constants. Results get buffers of their own: offsets in the
+    arena and updates in place are dropped.
+    """
     new: dict[Node, Node] = {}
     for arg in dict.fromkeys(node.args):
         new[arg] = arg if arg.op == "const" else param(f"p{len(new)}", arg.type)
@@ -56,7 +60,10 @@ def step_alone(block: Block, node: Node) -> Func:
 
 
 def group_of(run: SavedRun, kernel: str) -> tuple[str, Func, Node]:
-    """Returns the last stage whose groups are on tensors, and a kernel's group in it."""
+    """Returns the last stage before groups become kernels, its function, and a kernel's group.
+
+    Raises UsageError if the run has no such kernel, or if the kernel has no group of its own.
+    """
     entries = {str(k["name"]): k for k in run.kernels}
     if kernel not in entries:
         raise unknown_name(f"{run.folder} has no kernel", kernel, entries)

@@ -29,7 +29,7 @@ Marks = Mapping[str, "Origin"]
 
 @dataclass(frozen=True)
 class Origin:
-    """One node of the imported function: its mark, op and source lines."""
+    """One node of the imported function: its mark, such as `%loop/y`, its op and source lines."""
 
     mark: str
     op: str
@@ -38,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class PassStep:
-    """One pass of one stage."""
+    """The record of one pass, and the stage whose pipeline contains the pass."""
 
     stage: str
     record: Record
@@ -61,9 +61,11 @@ class RetracedRun:
 
 
 def marked(func: Func) -> tuple[Func, dict[str, Origin]]:
-    """Replaces source lines by marks such as `%y` and `%loop/y`; returns also their origins.
+    """Replaces the source lines of nodes by marks: their names, such as `%y` and `%loop/y`.
 
-    Equal bodies, as of equal layers, stay equal: their nodes share a mark.
+    Passes keep marks as they keep source lines, so a mark shows which imported node a later node
+    comes from. Also returns the node of each mark. Equal bodies, as of equal layers, stay equal:
+    their nodes share a mark.
     """
     origins: dict[str, Origin] = {}
     done: dict[Block, Block] = {}
@@ -131,7 +133,7 @@ def retrace(run: SavedRun) -> RetracedRun:
 
 
 def _again(func: Func, passes: str, machine: Target | None) -> Result | None:
-    """Runs a pipeline again; None if it cannot run here, as without the file of a pass."""
+    """Runs a pipeline again; returns None if it cannot run here, as without the file of a pass."""
     try:
         return Pipeline(passes).run(func, verify=False, verbose=True, target=machine)
     except StackError:
@@ -143,9 +145,9 @@ def _is_same(func: Func, recorded: Func) -> bool:
 
 
 def recorded_marks(before: Func, after: Func) -> Func:
-    """Gives the nodes of a recorded stage the marks that nodes of their name had before it.
+    """Returns the recorded function `after` with the marks that nodes of the same names had before.
 
-    A node of a new group has the name that it had outside of the group.
+    A node of a new group is looked up by the name that it had outside of the group.
     """
     known: dict[tuple[str, ...], tuple[str, ...]] = {}
     for path, block, node in _named(before.body, ()):
@@ -173,7 +175,10 @@ def recorded_marks(before: Func, after: Func) -> Func:
 
 
 def _named(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Block, Node]]:
-    """Yields the nodes of a block and of the closed blocks in it, with the names around them."""
+    """Yields the nodes of a block and of the closed blocks in it.
+
+    Each has the names of the nodes around it and its own, and the block that names it.
+    """
     for node, name in block.names.items():
         yield (*path, name), block, node
         for inner in node.blocks:
@@ -182,7 +187,7 @@ def _named(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def _inside(node: Node) -> Iterator[str]:
-    """Yields the marks in the closed blocks of a node."""
+    """Yields the marks of all nodes in the blocks of a node."""
     for block in node.blocks:
         for inner, _ in walk_blocks(block):
             for marks in inner.locs.values():
@@ -192,9 +197,10 @@ def _inside(node: Node) -> Iterator[str]:
 def _with_marks(
     made: Decisions, before: Func, after: Func, origins: Mapping[str, Origin]
 ) -> Record:
-    """The record of a pass that did not run again, with marks in place of source lines.
+    """Converts the saved decisions of a pass to a record with marks in place of source lines.
 
-    Of a rewrite the node is known. All else is about each node of its source lines.
+    A rewrite names its node and gets the marks of that node. Other decisions only name source
+    lines: they get the marks of all imported nodes of these lines.
     """
     by_name = {f"%{name}": before.body.locs.get(n, ()) for n, name in before.body.names.items()}
 

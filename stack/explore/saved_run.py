@@ -123,7 +123,7 @@ class SavedRun:
 
 
 def machine_of(run: SavedRun) -> Target | None:
-    """Returns the target of a run, or None if only a file that is gone describes it."""
+    """Returns the target of a run; None if the run names none, or if its target file is gone."""
     name = str(run.manifest.get("machine") or "")
     try:
         return load(name) if name else None

@@ -114,7 +114,7 @@ def table_of(local: Func) -> str:
 
 
 def _layer_key(row: dict[str, Any]) -> tuple[object, ...]:
-    """Is equal for the same collective of equal layers."""
+    """Returns a key that corresponding collectives of equal layers have in common."""
     lines = row["source"]
     modules = frozenset(map(pattern, module_paths(lines)))
     name = base_name(row["value"])
@@ -138,7 +138,10 @@ def why(run: SavedRun, value: str) -> list[str]:
 
 
 def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
-    """Returns the decisions on the sharding of a value, by stage."""
+    """Returns the decisions on the sharding of a value, each with its stage.
+
+    If the value is split like another one, the decisions on that one follow.
+    """
     name = "%" + value.lstrip("%")
     found = [
         (stage, note)
@@ -165,7 +168,7 @@ def drawing(placed: Func) -> str:
 
 
 def mesh_drawing(mesh: Mesh) -> str:
-    """Draws the ranks by the last two mesh axes; other axes one under another."""
+    """Draws the ranks of a mesh as a grid: columns for the last mesh axis, rows for the others."""
     axes = [mesh.axis(name) for name, _ in mesh.axes]
     *outer, last = axes
     lines = [f"mesh @{mesh}: rows {', '.join(map(str, outer)) or '-'}, columns {last}"]
@@ -192,7 +195,7 @@ def pieces(name: str, type_: TensorType) -> str:
 
 
 def _owners(sharding: Sharding) -> list[tuple[tuple[int, ...], list[int]]]:
-    """Returns the ranks that have each shard, by its number along each dim."""
+    """Returns each shard's position along every dim, with the ranks that have this shard."""
     found: dict[tuple[int, ...], list[int]] = {}
     for rank in range(sharding.mesh.ranks):
         place: list[int] = []

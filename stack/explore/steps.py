@@ -31,12 +31,12 @@ Shown = Callable[[Node, Target], list[tuple[str, str, Node]]]
 
 
 class KernelStage(NamedTuple):
-    """One step of a kernel.
+    """A kernel after one step of its schedule.
 
     Attributes:
-        text: the step, as in a schedule.
-        why: the policy's reason; "" if it gives none.
-        func: the kernel after it, as a function.
+        text: the step, spelled as in a schedule.
+        why: the reason that the policy gives for the step; "" if it gives none.
+        func: the kernel after the step, as a function.
     """
 
     text: str
@@ -91,21 +91,30 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ker
 
 
 def shown_by(backend: Backend) -> Shown:
-    """Returns a backend's function that lists the steps of a kernel. Raises UsageError."""
+    """Returns a backend's function that lists the schedule steps of a kernel.
+
+    Raises UsageError if the backend has none.
+    """
     if not backend.lowering.steps:
         raise UsageError(f"backend {backend.name} has no schedule steps to show")
     return cast("Shown", function_of(backend.lowering.steps))
 
 
 def step_text(name: str, func: Func, backend: Backend, target: Target | None) -> str:
-    """Returns the text of a kernel after a step. Raises UsageError with the known names."""
+    """Returns the text of a kernel after the step `name`, such as `y.step3`.
+
+    Raises UsageError, with the known values or steps, if there is no such step.
+    """
     match = _NAME.fullmatch(name)
     assert match is not None
     return str(_found(name, func, backend, target).steps[int(match["number"])].func)
 
 
 def _found(name: str, func: Func, backend: Backend, target: Target | None) -> KernelSteps:
-    """Finds the kernel of a step by the step's name. Raises UsageError."""
+    """Returns the kernel that the step `name`, such as `y.step3`, belongs to.
+
+    Raises UsageError if no kernel computes this value, or if its kernel has fewer steps.
+    """
     match = _NAME.fullmatch(name)
     assert match is not None
     known = {kernel.value: kernel for kernel in stepped(func, backend, target)}
@@ -238,7 +247,7 @@ def same_run(spec: str, other: str) -> str:
 
 
 def alone(kernel: Node) -> Func:
-    """Returns a function of one kernel, or of one group."""
+    """Returns a function that runs one kernel or one group, with its operands as parameters."""
     params = [param(f"x{i}", a.type) for i, a in enumerate(kernel.args)]
     return Func(
         str(kernel.attrs.get("name") or kernel.op),

@@ -81,7 +81,10 @@ def _lines(row: Sequence[str], widths: dict[int, int], columns: Sequence[Column]
 
 
 def _last(note: str, hidden: Sequence[str], is_cut: bool) -> list[str]:
-    """Tells which columns are hidden and if cells are cut."""
+    """Returns the line below a table: the note, the hidden columns, and if cells are cut.
+
+    Returns [] if there is nothing to say.
+    """
     parts = [note] if note else []
     parts += [f"hidden: {', '.join(hidden)}"] if hidden else []
     parts += ["long cells are cut"] if is_cut else []

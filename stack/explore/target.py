@@ -81,7 +81,10 @@ def resolve(
 
 
 def program(spec: str, frontend: str | None = None, inputs: Sequence[str] = ()) -> ExampleCall:
-    """Calls `resolve`, for commands that need a callable."""
+    """Returns the program that a target names, see `resolve`.
+
+    Raises UsageError if it names a saved run or IR text instead.
+    """
     found = resolve(spec, frontend, inputs)
     if not isinstance(found, ExampleCall):
         raise UsageError(f"{spec} is not a program: this command takes `file.py:name`")

@@ -42,7 +42,10 @@ def view() -> View:
 
 @contextmanager
 def viewed(is_whole: bool) -> Generator[None, None, None]:
-    """Prints tables as a command does: within the width, or whole with `--wide`; with colours."""
+    """Context in which tables fit the terminal's width, or are whole, as with `--wide`.
+
+    Commands run in it. Cells that are `Loud` have colours if the terminal shows them.
+    """
     width = None if is_whole else terminal_width() or PIPE
     token = _VIEW.set(View(width, is_whole, has_colours(), "--wide shows all"))
     try:
@@ -88,7 +91,10 @@ def ratio_cell(ratio: str | None, is_ours: bool = True) -> str:
 
 
 def painted(text: str, original: str) -> str:
-    """Colours a part of a line if `original` is `Loud`, in a terminal that has colours."""
+    """Returns `text`, a part of the cell `original`, in red if that cell is `Loud`.
+
+    Without colours in the current view, returns the text as it is.
+    """
     if text.strip() and isinstance(original, Loud) and view().is_coloured:
         return f"{_RED}{text}{_END}"
     return text

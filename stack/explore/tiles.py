@@ -12,10 +12,10 @@ HEADINGS = ("schedule", "expected", "measured", "why")
 
 
 def choice_of(run: SavedRun, kernel: str) -> Row:
-    """Returns the schedules considered for a kernel or group, from the last stage that chose.
+    """Returns the schedules considered for a kernel or group, from the last stage that chose one.
 
     Raises:
-        UsageError: there was no choice for this name; lists the names with one.
+        UsageError: no stage chose among schedules for this name; lists the names with a choice.
     """
     found = {c["group"]: c for s in run.manifest["stages"] for c in s.get("choices", ())}
     names = {kernel.removeprefix("%")}
@@ -56,7 +56,7 @@ def _why(held: Row, first: Row, by: str) -> str:
 
 
 def _bound(parts: dict[str, float]) -> str:
-    """Returns the largest part of the expected time."""
+    """Formats the largest part of a schedule's expected time; "" if the parts are unknown."""
     if not parts:
         return ""
     name = max(parts, key=lambda part: parts[part])

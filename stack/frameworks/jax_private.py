@@ -32,38 +32,41 @@ from jax._src.source_info_util import user_frames as _user_frames
 
 
 def seed_words(seeds: Any, impl: Any) -> Any:
-    """Returns the words of keys from seeds; `jax.random` only gives keys."""
+    """Returns the integers of PRNG keys made from seeds; public functions return opaque keys."""
     return random_seed_impl_base(seeds, impl=impl)
 
 
 def split_words(impl: Any, words: Any, axes: int, shape: Any) -> Any:
-    """Returns the words of split keys; `axes` counts those of the array of keys."""
+    """Splits the PRNG keys that consist of the integers `words`; returns those of the new keys.
+
+    `axes` is the rank of the array of keys, without the axis of each key's integers.
+    """
     return random_split_impl_base(impl, words, axes, shape=shape)
 
 
 def fold_words(impl: Any, words: Any, data: Any, shape: Any) -> Any:
-    """Returns the words of keys with data folded in."""
+    """Returns the integers of PRNG keys after `jax.random.fold_in` with `data`."""
     return random_fold_in_impl_base(impl, words, data, shape)
 
 
 def bits_of_words(impl: Any, words: Any, axes: int, width: int, shape: Any) -> Any:
-    """Returns random bits from the words of keys."""
+    """Returns random bits, in integers of `width` bits, from the integers of PRNG keys."""
     return random_bits_impl_base(impl, words, axes, bit_width=width, shape=shape)
 
 
 def gamma_of_words(impl: Any, words: Any, alpha: Any, log_space: bool) -> Any:
-    """Returns gamma-distributed numbers; `jax.random.gamma` is one primitive."""
+    """Computes `jax.random.gamma`, which is one primitive, by a decomposition into others."""
     keys: Any = random_wrap(words, impl=impl)
     return _gamma_impl(keys, alpha, log_space=log_space, use_vmap=True)
 
 
 def threefry_rounds(*words: Any) -> Any:
-    """Returns the generator's rounds written out, without a loop."""
+    """Computes the Threefry generator with its rounds written out, without a loop."""
     return _threefry2x32_lowering(*words, use_rolled_loops=False)
 
 
 def key_generator(dtype: Any) -> Any:
-    """Returns the generator of an element type of keys; `jax.random.key_impl` takes keys only."""
+    """Returns the generator of keys by their dtype; `jax.random.key_impl` takes arrays of keys."""
     return dtype._impl
 
 
@@ -83,14 +86,14 @@ def primitives() -> dict[str, Any]:
 
 
 def parameter_type(name: str) -> Any | None:
-    """Returns a type of a primitive's parameters that `jax.lax` does not have; else None."""
+    """Returns the class `name` of a primitive's parameter from JAX's private modules, or None."""
     lax: Any = _lax
     modules = (lax.slicing, lax.lax, lax.convolution)
     return next((getattr(m, name) for m in modules if hasattr(m, name)), None)
 
 
 def words_of_keys(aval: Any) -> Any:
-    """Returns the abstract value of the words of an array of keys."""
+    """Returns the abstract value of the integers in an array of PRNG keys."""
     return physical_aval(aval)
 
 

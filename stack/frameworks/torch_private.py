@@ -60,13 +60,13 @@ FUNCTORCH = "torch._C._functorch"
 
 
 def is_of_gradients(module: str) -> bool:
-    """True if functions of a module read or change what requires a gradient."""
+    """True if a module's functions may read or change which tensors require gradients."""
     in_c = ("torch._C", "torch._C._autograd", FUNCTORCH)
     return module in in_c or module.startswith(("torch.autograd", "torch._functorch"))
 
 
 def is_written(op: Any) -> bool:
-    """True if an operator writes to an operand; operators have no public schema."""
+    """True if an operator writes to an operand, by its schema, which is not public."""
     return bool(op._schema.is_mutable)
 
 
@@ -76,7 +76,7 @@ def schema_name(op: Any) -> str:
 
 
 def is_composite(op: Any) -> bool:
-    """True if eager runs an operator as other operators; there is no public query."""
+    """True if eager runs an operator by calling other operators; torch has no public query."""
     return bool(op.has_kernel_for_dispatch_key(_C.DispatchKey.CompositeImplicitAutograd))
 
 
@@ -86,9 +86,10 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def replace_composite(op: Any, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replaces the Python decomposition of a composite operator for fake tensors.
+    """Replaces the Python decomposition of a composite operator, which runs on fake tensors.
 
-    `torch.library.impl` refuses a second kernel for an operator.
+    `change` maps the old decomposition to the new one. `torch.library.impl` is no way to do this,
+    as it refuses a second kernel for an operator.
     """
     for key in (_C.DispatchKey.CompositeImplicitAutograd, _C.DispatchKey.Autograd):
         op.py_kernels[key] = change(op.py_kernels[key])
@@ -97,7 +98,7 @@ def replace_composite(op: Any, change: Callable[[Callable[..., Any]], Callable[.
 
 @contextmanager
 def without_effect(name: str) -> Generator[None]:
-    """Context in which tracing threads no effect token through an operator."""
+    """Context in which the operator `name` has no registered effect: traces add no token for it."""
     handle = _register_effectful_op(name, None)
     try:
         yield
@@ -138,7 +139,10 @@ empty_on_cuda: Any = _C._dynamo.guards._empty_strided_cuda
 
 
 def layout_check(args: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Returns Dynamo's guard in C++: whether tensors have these types, sizes and strides."""
+    """Returns a function that is True for tensors with the types, sizes and strides of `args`.
+
+    It is Dynamo's guard in C++.
+    """
     guards = _C._dynamo.guards.TensorGuards
     return guards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
@@ -154,7 +158,7 @@ def leaves_of(value: Any) -> list[Any]:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """True for a tensor inside of `vmap` or `grad`, whose memory cannot be asked for."""
+    """True for a tensor inside of `vmap` or `grad`: a wrapper whose memory torch does not give."""
     return bool(_C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
@@ -181,7 +185,7 @@ def sympy_functions() -> Any:
 
 
 def in_dual_level() -> bool:
-    """True inside of `forward_ad.dual_level`."""
+    """True inside of `forward_ad.dual_level`, where tensors may have tangents."""
     return torch.autograd.forward_ad._current_level >= 0
 
 
@@ -206,7 +210,7 @@ def has_function_mode() -> bool:
 
 
 def duck_sizes(is_on: bool) -> AbstractContextManager[Any]:
-    """Context for whether sizes that are equal in the example become one symbol."""
+    """Context in which sizes that are equal in the example become one symbol, or never do."""
     from torch.fx.experimental import _config as sizes
 
     settings: Any = sizes
@@ -215,13 +219,16 @@ def duck_sizes(is_on: bool) -> AbstractContextManager[Any]:
 
 @contextmanager
 def without_dispatch() -> Generator[None]:
-    """Context in which tensors are made by C++ kernels only, not by the modes of a trace."""
+    """Context in which C++ kernels make tensors, and the modes of a trace do not see it."""
     with _C._DisableTorchDispatch(), _C._DisablePythonDispatcher():
         yield
 
 
 def python_dispatch() -> AbstractContextManager[Any]:
-    """Context in which Python kernels with symbolic sizes come first, as in AOTAutograd."""
+    """Context in which operators use their Python kernels, which take symbolic sizes.
+
+    AOTAutograd traces in it.
+    """
     from torch._dispatch.python import enable_python_dispatcher
 
     return enable_python_dispatcher()
@@ -229,7 +236,7 @@ def python_dispatch() -> AbstractContextManager[Any]:
 
 @contextmanager
 def below_autocast(device: str) -> Generator[None]:
-    """Context in which an operator does not enter its autocast kernel again."""
+    """Context that skips a device's autocast kernels: such a kernel can call its operator in it."""
     key = getattr(_C.DispatchKey, f"Autocast{device.upper()}")
     with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(key)):
         yield
@@ -281,7 +288,7 @@ def compile_lock() -> Any:
 
 
 def optimized(fn: Any, backend: Callable[..., Any], failed: Callable[[Any], None]) -> Any:
-    """Returns `torch.compile(fn, fullgraph=True)` that also reports a guard that fails."""
+    """Returns `torch.compile(fn, fullgraph=True)` that calls `failed` for each guard that fails."""
     from torch._dynamo import optimize
 
     return optimize(backend, nopython=True, guard_fail_fn=failed)(fn)
@@ -295,7 +302,10 @@ def explain(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
-    """Calls a function with the old and new code object of each frame that Dynamo compiles."""
+    """Registers a hook that Dynamo calls with the old and new code object of each compiled frame.
+
+    Returns a handle that removes the hook.
+    """
     from torch._dynamo.convert_frame import register_bytecode_hook
 
     register: Any = register_bytecode_hook
@@ -304,7 +314,7 @@ def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
 
 @contextmanager
 def _measured() -> Generator[None]:
-    """The contexts that a capture outside of `torch.compile` has to open itself."""
+    """Context with the state and timers that Dynamo's capture needs outside of `torch.compile`."""
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
     from torch._export.utils import _compiling_state_context
 
@@ -313,7 +323,10 @@ def _measured() -> Generator[None]:
 
 
 def capture_whole(fn: Any, args: Sequence[Any]) -> Any:
-    """Returns Dynamo's graph of a call and the code around it; `torch.export` gives ATen only."""
+    """Captures a call as one Dynamo graph, with the bytecode around it.
+
+    `torch.export` only gives ATen graphs.
+    """
     from torch._dynamo.convert_frame import fullgraph_capture
 
     with _measured():
@@ -321,7 +334,10 @@ def capture_whole(fn: Any, args: Sequence[Any]) -> Any:
 
 
 def flattened(gm: Any, inputs: Sequence[Any], compiler: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a callable for arguments in containers, from a compiler for flat ones."""
+    """Compiles a graph with a compiler that takes flat inputs.
+
+    Returns a callable for arguments in containers, which it flattens.
+    """
     from torch._dynamo.utils import flatten_graph_inputs
 
     return flatten_graph_inputs(gm, inputs, compiler)
@@ -336,10 +352,10 @@ def tracing_context() -> Any | None:
 
 
 def traced_in(fake_mode: Any, tensors: Any = None) -> AbstractContextManager[Any]:
-    """Context of a trace outside of Dynamo.
+    """Context that makes `fake_mode` the fake mode of the current trace, outside of Dynamo.
 
     Args:
-        tensors: how sizes were made symbols, if Dynamo traced before.
+        tensors: Dynamo's choice of the sizes that are symbols, if Dynamo traced before.
     """
     context = TracingContext(fake_mode)
     if tensors is not None:
@@ -348,21 +364,24 @@ def traced_in(fake_mode: Any, tensors: Any = None) -> AbstractContextManager[Any
 
 
 def _sources() -> Any:
-    """Returns the module with Dynamo's kinds of places that a program reads."""
+    """Returns Dynamo's module of sources, which describe where a traced program read a value."""
     from torch._dynamo import source as places
 
     return places
 
 
 def _guard(kind: str) -> Any:
-    """Returns the function that makes Dynamo's guard of a kind."""
+    """Returns the function that adds guards of one kind, such as "CONSTANT_MATCH", in Dynamo."""
     from torch._dynamo.guards import GuardBuilder
 
     return getattr(GuardBuilder, kind)
 
 
 def guard_setting(path: Sequence[str]) -> None:
-    """Guards an attribute of the module `torch`. Does nothing outside of Dynamo."""
+    """Makes Dynamo's graph valid only for the current value of an attribute of the module `torch`.
+
+    `path` are the names from `torch` to the attribute. Does nothing outside of Dynamo.
+    """
     made = _sources()
     # older releases only have a source for torch
     setting = made.ImportSource("torch") if hasattr(made, "ImportSource") else made.TorchSource()
@@ -372,7 +391,10 @@ def guard_setting(path: Sequence[str]) -> None:
 
 
 def guard_dual_level() -> None:
-    """Guards whether tensors may have tangents. Does nothing outside of Dynamo."""
+    """Makes Dynamo's graph valid only for the current level of `forward_ad`.
+
+    Tensors may have tangents only inside of a level. Does nothing outside of Dynamo.
+    """
     _add_guard(_sources().GlobalStateSource().make_guard(_guard("DUAL_LEVEL")))
 
 
@@ -384,7 +406,7 @@ def _add_guard(guard: Any) -> None:
 
 
 def traced_frame() -> Any | None:
-    """Returns Dynamo's record of the frame that it compiles; None outside of Dynamo."""
+    """Returns Dynamo's `OutputGraph` of the frame that it is compiling; None outside of Dynamo."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     try:
@@ -399,7 +421,7 @@ def is_of_argument(source: Any) -> bool:
 
 
 def guard_same(source: Any, other: Any) -> None:
-    """Guards that two sources are the same object."""
+    """Makes Dynamo's graph valid only if two sources give the same object."""
     from torch._dynamo.guards import install_guard
 
     install_guard(source.make_guard(partial(_guard("DUPLICATE_INPUT"), source_b=other)))
@@ -428,7 +450,10 @@ def _is_default(stance: Any) -> bool:
 
 
 def plain_call_check() -> Callable[[], bool]:
-    """Returns whether no mode, transform, trace, stance or frame callback affects a call now."""
+    """Returns a function that is True if nothing around a call changes how compiled code runs.
+
+    That is: no mode, transform, trace, stance or frame callback is active.
+    """
     from torch._dynamo import eval_frame
 
     callback, modes = _C._dynamo.eval_frame.get_eval_frame_callback, _C._len_torch_dispatch_stack
@@ -475,7 +500,10 @@ def aot_settings(**values: Any) -> AbstractContextManager[Any]:
 
 
 def overwritten_input(result: Any) -> Any | None:
-    """Returns the input that a result of AOTAutograd's graph is the new value of."""
+    """Returns the input that the program overwrites with a result of its AOTAutograd graph.
+
+    Returns None for any other result.
+    """
     from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
     return result.mutated_input if isinstance(result, InputMutationAOTOutput) else None
@@ -489,7 +517,10 @@ def is_users_result(result: Any) -> bool:
 
 
 def whole_value(kind: Any) -> Any:
-    """Returns the input or output of the program that contains an array of a tensor subclass."""
+    """Returns the program's input or output that contains an array of a tensor subclass.
+
+    Returns `kind` itself if it is no part of a subclass.
+    """
     from torch._functorch._aot_autograd.descriptors import (
         SubclassGetAttrAOTInput,
         SubclassGetAttrAOTOutput,
@@ -501,7 +532,7 @@ def whole_value(kind: Any) -> Any:
 
 
 def is_recomputed(node: Any) -> bool:
-    """True if a checkpoint of the program wants a node of a joint graph recomputed."""
+    """True if a node of a joint graph is in a checkpoint of the program that recomputes it."""
     from torch._functorch.partitioners import must_recompute
 
     return must_recompute(node)
@@ -522,7 +553,7 @@ def cut_joint(joint: Any, saved: list[Any], results: int) -> tuple[Any, Any]:
 
 
 class Functional:
-    """Values whose writes are recorded as new values, as AOTAutograd traces them."""
+    """Tensors that record writes as new values, by the functions that AOTAutograd traces with."""
 
     def __init__(self) -> None:
         from torch._functorch._aot_autograd import functional_utils
@@ -539,7 +570,7 @@ class Functional:
         return bool(self.utils.has_data_mutation(held))
 
     def is_reshaped(self, held: Any, tensor: Any) -> bool:
-        """True if a node has changed the metadata (sizes, strides) of a tensor."""
+        """True if sizes, strides or other metadata of `held` now differ from those of `tensor`."""
         check = self.utils.has_metadata_mutation
         return bool(check(held, tensor, check_only_storage_mutation=False))
 
@@ -590,8 +621,9 @@ def inductor_record(
 ) -> Generator[None]:
     """Context that reports what Inductor writes, by its hook for tests, `save_output_code`.
 
-    Kernels have no hook, so their methods are wrapped: the one exception to the rule against this.
-    A method that a release lacks is left out, and what it would report with it.
+    Inductor has no hook for kernels and library calls. So its methods that generate them are
+    replaced: the one exception to the rule against this. Without such a method in a release, those
+    are not reported.
 
     Args:
         code: takes the text of each wrapper.
@@ -630,7 +662,7 @@ def _noting(inner: Callable[..., Any], note: Callable[..., None]) -> Callable[..
 
 
 def process_group(name: Any) -> Any:
-    """Returns the process group that an operand of a collective names."""
+    """Returns the process group with the name that a collective has as an operand."""
     return _C._distributed_c10d._resolve_process_group(name)
 
 

@@ -58,7 +58,7 @@ class Bench:
     failures: list[Failure] = field(default_factory=list[Failure])
 
     def fail(self, case: Case, system: str, problem: str) -> None:
-        """Records a system that failed on a case, or disagreed."""
+        """Records that a system failed on a case, or that its results are wrong."""
         self.failures.append(Failure(case, system, problem))
         self.problems.append(f"{case.row} {case.title}: {system}: {problem}")
 
@@ -71,7 +71,7 @@ class Bench:
 
     @property
     def exit_code(self) -> int:
-        """1 if something failed, 5 if a peer is missing, else 0."""
+        """The command's exit code: 1 if there are problems, 5 if a peer is missing, else 0."""
         return 1 if self.problems else 5 if self.missing else 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _kind(system: System) -> str:
 
 
 def entry_of(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
-    """Returns a row without numbers."""
+    """Returns the row of a system on a case, in which all measurements are still None."""
     entry: Row = dict.fromkeys(COLUMNS)
     entry.update(row=row, case=case, system=system, kind=kind)
     return entry
@@ -297,7 +297,7 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
 
 
 def _noisy(system: str, found: Ratio) -> str:
-    """Returns the note of a ratio that is too noisy, else ""."""
+    """Returns the note of a row if its ratio to `system` varies too much to be shown, else ""."""
     if not found.is_noisy:
         return ""
     share = f"more than {100 * NOISY:.0f} %"
@@ -305,7 +305,10 @@ def _noisy(system: str, found: Ratio) -> str:
 
 
 def _ratio(other: Row, own: Row) -> Ratio:
-    """Returns the ratio of another system's time to ours, by rounds if there are any."""
+    """Returns the time of `other` relative to that of `own`, a row of our compiler.
+
+    The ratio is taken in each round, or from the single times if there are no rounds.
+    """
     return ratio(*(r["rounds_ms"] or [r["ms"]] for r in (own, other)))
 
 
@@ -318,7 +321,7 @@ def by_case(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def line_of(rows: Sequence[Row]) -> str:
-    """Formats the rows of a case in one line, as soon as they are measured."""
+    """Formats the times of a case in one line of progress, with ratios to our first system."""
     own = next((r for r in rows if r["is_ours"] and r["ms"]), None)
     told = [
         f"{r['system']} {number(r['ms'])} ms"
@@ -361,9 +364,9 @@ def _ceiling_text(ceilings: Ceilings) -> str:
 
 
 def _row_table(name: str, rows: Sequence[Row]) -> str:
-    """Formats one line per case and system of ours; several systems of ours are also columns.
+    """Formats a table with a line per case and system of ours, and a column per other system.
 
-    Times can be noisy; the number of kernels cannot.
+    If several systems are ours, they are columns too. Noisy ratios do not count in the means.
     """
     systems = list(dict.fromkeys(r["system"] for r in rows))
     ours = [s for s in systems if s.startswith("stack-")]
@@ -408,7 +411,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
 
 
 def _told(row: Row | None, own: Row) -> Ratio | None:
-    """Returns the ratio to our time, or None if one of them has no time."""
+    """Returns the time of `row` relative to that of `own`; None if one of them has no time."""
     if row is None or not row["ms"] or not own["ms"]:
         return None
     return _ratio(row, own)

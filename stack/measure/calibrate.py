@@ -44,7 +44,7 @@ def base_at_hand() -> Target:
 
 
 def calibrated(base: Target, name: str, say: Say = lambda _: None) -> Target:
-    """Returns a target with the measurements of this machine.
+    """Returns a copy of `base` with the numbers that were measured on this machine.
 
     Args:
         base: gives the kind of machine, and the numbers that are not measured.
@@ -122,7 +122,11 @@ def _copy_rate(size: int) -> float:
 
 
 def _wake_seconds(base: Cpu, peak: float, threads: int) -> float:
-    """Returns the overhead of a kernel on two threads, compared with half of it on one."""
+    """Returns the seconds that a kernel loses by waking a second thread.
+
+    Compares a kernel too short to be shared among threads with one long enough, and subtracts the
+    time of the additional work of each thread.
+    """
     programs, rounds = 2, 2000
     # threshold above which kernels are shared among threads
     work = base.launch * base.clock * base.lanes

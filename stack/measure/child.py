@@ -28,10 +28,10 @@ GLANCE = 0.25  # seconds between two checks of its memory
 
 
 class ProcessLost(StackError):
-    """A process ended or does not answer.
+    """Raised if a child process ended, does not answer, or cannot continue.
 
-    `at` describes its last step: for a system its name (under "at"), its kind, and whether it is
-    ours.
+    `at` is its last progress message. While it runs a system, that has the system's name (under
+    "at"), its kind, and if it is ours; {} if there was no message.
     """
 
     def __init__(self, why: str, at: Mapping[str, Any]) -> None:
@@ -103,7 +103,10 @@ class Worker:
             time.sleep(GLANCE)
 
     def listen(self) -> dict[str, Any]:
-        """Returns the next message. Raises ProcessLost."""
+        """Returns the next message of the process.
+
+        Raises ProcessLost if the process ends, or if no message comes for `patience` seconds.
+        """
         try:
             line = self.lines.get(timeout=self.patience)
         except queue.Empty:
@@ -116,7 +119,7 @@ class Worker:
         return json.loads(line)
 
     def tell(self, request: dict[str, Any]) -> None:
-        """Sends a request. Raises ProcessLost."""
+        """Sends a request; raises ProcessLost if the process does not accept any."""
         assert self.device
         assert self.process.stdin is not None
         self.at = {}
@@ -127,9 +130,10 @@ class Worker:
             raise ProcessLost(f"the process does not accept requests: {error}", self.at) from error
 
     def answer(self) -> dict[str, Any]:
-        """Returns the next message that is not a progress report.
+        """Returns the reply to a request; reports the progress messages before it.
 
-        Raises ProcessLost, or StackError for a case that cannot be run.
+        Raises ProcessLost if the process ends or cannot continue, or StackError if only the
+        requested case cannot be run.
         """
         while True:
             message = self.listen()
@@ -160,7 +164,7 @@ class Worker:
         self.process.wait()
 
     def close(self, patience: float = 20) -> None:
-        """Ends the process; kills it after `patience` seconds."""
+        """Closes the input of the process, so that it ends; kills it after `patience` seconds."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()

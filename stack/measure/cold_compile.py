@@ -22,7 +22,10 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class ColdCompile:
-    """Seconds of the first graph of a process, and of the second, if any."""
+    """Seconds of compiling each program of a case in a fresh process.
+
+    There are fewer of them than programs if one failed; `problem` is its error.
+    """
 
     seconds: list[float]
     problem: str = ""
@@ -82,7 +85,10 @@ def _child() -> None:
 
 
 def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
-    """Compiles one program and returns the seconds."""
+    """Compiles one program of a request, and returns the seconds until the end of its first call.
+
+    Raises StackError if the compiler fails or does not take programs of the framework.
+    """
     from stack.explore.target import ExampleCall, resolve
     from stack.run.compile import find_frontend
 

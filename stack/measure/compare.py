@@ -163,7 +163,7 @@ def measure(
 
 
 class Checks:
-    """Errors of results: relative to double precision, and to the framework op by op."""
+    """Compares results with two references: double precision, and the framework op by op."""
 
     def __init__(self, program: BenchProgram, systems: Sequence[System]) -> None:
         self.types = [r.tensor for r in program.func.results]
@@ -180,11 +180,15 @@ class Checks:
         self.allowed = allowed
 
     def against(self, expected: Sequence[np.ndarray] | None, found: Sequence[np.ndarray]) -> float:
-        """Returns the largest error of any result, or nan if there is nothing to compare with."""
+        """Returns the largest error of any result, or nan if there are no `expected` ones."""
         return math.nan if expected is None else error_of(expected, found, self.types)
 
     def errors(self, results: Sequence[np.ndarray]) -> tuple[float | None, float | None, bool]:
-        """Returns the errors relative to double precision and eager, and if they are acceptable."""
+        """Returns the errors relative to double precision and to eager, and if results are right.
+
+        An error is None if its reference is missing. Results are right if the first error (without
+        it, the second) is at most the tolerance of the types, or four times eager's own error.
+        """
         eager = None
         if self.eager is not None:
             held = [e.copy() for e in self.eager]
@@ -272,7 +276,10 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
-    """Formats the ratio to our time by rounds: the median, its quartiles, and if it is noisy."""
+    """Formats the time of a row relative to ours, by rounds: median, quartiles, and if it is noisy.
+
+    Returns "-" if one of them has no time.
+    """
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
     return ratio_cell(str(ratio(own["rounds_ms"], row["rounds_ms"])))

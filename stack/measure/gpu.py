@@ -76,7 +76,7 @@ def _attention(row: str, width: int) -> list[Case]:
 
 
 def _tuned(quick: bool) -> str:
-    """Returns Inductor's tuned mode, as an additional peer."""
+    """Returns Inductor with its search, to append to a list of peers; "" if `quick`."""
     return "" if quick else f",{TUNED}"
 
 

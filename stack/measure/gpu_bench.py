@@ -192,20 +192,27 @@ def listing(found: Bench) -> str:
 
 
 def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
-    """Returns a lower bound in seconds from tensor cores, exponentials and bytes; 0 if unknown."""
+    """Returns a lower bound of a row's seconds: the longest of three times, each at peak rate.
+
+    They are those of its matmuls in bf16, of its exponentials, and of its memory traffic. Returns 0
+    if its work is unknown.
+    """
     flops, moved, exps = (float(row.get(k) or 0) for k in ("flops", "bytes", "exps"))
     return max(flops / ceilings.of("bf16"), exps / EXP_RATE, moved / ceilings.bytes)
 
 
 def _fastest(times: Sequence[float]) -> dict[str, Any]:
-    """Returns the row entries for compile times in fresh processes."""
+    """Returns the entries of a row for the fastest of its compile times in fresh processes."""
     best = min(times)
     note = "fastest of fresh processes: " + ", ".join(f"{s:.2f} s" for s in times)
     return {"compile_s": best, "ms": best * 1e3, "note": note}
 
 
 def _cold_seconds(request: dict[str, Any]) -> float:
-    """Compiles in a fresh process with empty caches and returns the seconds."""
+    """Returns the seconds to compile a request's program in a fresh process with empty caches.
+
+    Raises StackError with the problem if it cannot be compiled.
+    """
     with tempfile.TemporaryDirectory(prefix="stack-cold-") as folder:
         worker = Worker(lambda _: None, empty_caches(folder))
         try:

@@ -105,7 +105,7 @@ def _torch() -> Any:
 
 
 def _private() -> Any:
-    """Returns our functions for torch's private names; loads torch."""
+    """Imports our module of functions for torch's private names, which loads torch."""
     return importlib.import_module("stack.frameworks.torch_private")
 
 
@@ -126,14 +126,14 @@ def wanted(program: GpuProgram, args: Sequence[Any]) -> list[Any]:
 
 
 def ready_for_gradients(program: GpuProgram, args: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the arguments as leaves of a new graph."""
+    """Returns the arguments without their autograd history; those in `wanted` require gradients."""
     return tuple(
         a.detach().requires_grad_() if i in program.wanted else a for i, a in enumerate(args)
     )
 
 
 def cotangents(outs: Sequence[Any]) -> list[Any]:
-    """Returns fixed random gradients of results; 1 for scalars."""
+    """Returns the gradients that start a backward pass: fixed random numbers, 1 for scalars."""
     torch = _torch()
     made: list[Any] = []
     for number, out in enumerate(outs):
@@ -147,7 +147,7 @@ def cotangents(outs: Sequence[Any]) -> list[Any]:
 
 
 def _called(name: str, kind: str, fn: Callable[..., Any], program: GpuProgram) -> GpuSystem:
-    """Wraps a torch callable in the mode of the program."""
+    """Makes a system of a torch callable; `program.mode` says which of its passes are timed."""
     torch = _torch()
     if program.mode == "forward":
 
@@ -205,7 +205,7 @@ def retained() -> Any:
 
 
 def _one_by_one(peer: BackendSpec) -> dict[str, Any]:
-    """Returns a backend's options without CUDA graphs: those are captured around all systems."""
+    """Returns a peer's options without its own CUDA graphs: `Clock` captures all systems itself."""
     taken = plugins.load("stack.backends", peer.backend).options
     graph = {} if taken is not None and "graph" not in taken else {"graph": False}
     return {**graph, **peer.options}

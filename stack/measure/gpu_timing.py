@@ -56,7 +56,10 @@ class Clock:
         self.is_spoiled = False
 
     def run(self, count: int) -> int:
-        """Calls at least `count` times; returns the number of calls."""
+        """Calls the system at least `count` times, and returns how often it was called.
+
+        A CUDA graph always runs once for each set of inputs.
+        """
         if self.graph is not None:
             turns = math.ceil(count / len(self.sets))
             for _ in range(turns):
@@ -90,7 +93,10 @@ class Clock:
         return (time.perf_counter() - start) / done
 
     def prepare(self, window: float = WINDOW) -> int:
-        """Warms up, captures short calls in a CUDA graph; returns the calls per measurement."""
+        """Warms up, and captures calls in a CUDA graph if they are short.
+
+        Returns how many calls last about `window` seconds.
+        """
         for held in self.sets:
             self.call(held)
         first = min(self.seconds(2), self.seconds(2))
@@ -143,7 +149,7 @@ def interleave(clocks: Sequence[Clock], rounds: int) -> list[Timing | Exception]
 
 
 def measure(torch: Any, call: Callable[[], object], rounds: int = LEAST, count: int = 1) -> float:
-    """Returns the best of several measurements of a call, for ceilings."""
+    """Returns the seconds of a call: the least of `rounds` measurements of `count` calls each."""
     clock = Clock(torch, lambda _: call(), [None])
     clock.run(3)
     return quantile([clock.seconds(count) for _ in range(rounds)], 0.0)

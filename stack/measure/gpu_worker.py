@@ -123,7 +123,10 @@ class CaseRun:
             raise Fault(first_line(error)) from error
 
     def _make(self, way: SystemEntry) -> tuple[GpuSystem, dict[str, Any]] | None:
-        """Compiles, runs once and checks the results."""
+        """Builds a system, runs it once, checks its results, and adds its entry to `entries`.
+
+        Returns None if the system raises an error, which is then the problem of the entry.
+        """
         self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})
         entry: dict[str, Any] = {
             "system": way.name, "kind": way.kind, "is_ours": way.is_ours, "problem": "",
@@ -174,7 +177,10 @@ class CaseRun:
             entry["error"] = error_of(self.exact, results)
 
     def _judge(self, entries: Sequence[dict[str, Any]]) -> None:
-        """Marks systems whose error exceeds the type's tolerance and four times eager's error."""
+        """Marks a system as wrong if its error exceeds a tolerance and four times that of eager.
+
+        The tolerance is that of the element types of the results.
+        """
         names: set[str] = {n for e in entries for n in e.pop("dtypes", ())}
         known = [TOLERANCE.get(_SHORT.get(n, n), 0.0) for n in names]
         usual = self.usual if self.usual is not None and self.usual < 1 else 0.0
@@ -187,7 +193,10 @@ class CaseRun:
         return int(self.torch.cuda.memory_allocated()) if self.is_cuda else 0
 
     def _peak(self, system: GpuSystem) -> int | None:
-        """Returns the peak bytes of a call, beyond those allocated before."""
+        """Returns the peak bytes of a call, beyond those allocated before.
+
+        Returns None on a CPU, and for a system with streams of its own.
+        """
         if not self.is_cuda or system.wait is not None:
             return None
         cuda = self.torch.cuda
@@ -263,7 +272,7 @@ def own_stream(torch: Any, device: str) -> AbstractContextManager[Any]:
 
 
 def _forget(torch: Any) -> None:
-    """Releases the memory and caches of a case."""
+    """Frees the memory of the last case, and the code that was compiled for it."""
     import gc
 
     torch.compiler.reset()

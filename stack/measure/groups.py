@@ -14,7 +14,7 @@ Group = dict[str, Any]
 
 
 def line_of(source: str) -> str:
-    """Returns `block.py:42` of "block.py:42 attn.wq"."""
+    """Returns a source line without its module: `block.py:42` of "block.py:42 attn.wq"."""
     return source.split(" ")[0]
 
 
@@ -34,7 +34,10 @@ def groups_of(system: System, number: int, kernel: Kernel) -> Group:
 
 
 def align(systems: Sequence[System]) -> list[Group]:
-    """Returns all groups; "aligned" lists the groups of other systems with a common source line."""
+    """Describes all fusion groups of all systems.
+
+    The entry "aligned" lists the groups of other systems that have a source line in common.
+    """
     groups: list[Group] = []
     for system in systems:
         if system.runner is None:

@@ -67,9 +67,10 @@ def widest_dtype(func: Func) -> str:
 def kernel_report(
     kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> str:
-    """Formats a line for each kernel, and one for all, and says if the roof was measured low.
+    """Formats a table of kernels and their sum: work, time, and the share of the roof.
 
-    Kernels of equal layers share a line.
+    Kernels of equal layers share a line. If a kernel is faster than the roof, a last line says that
+    the roof was measured too low.
     """
     whole = sum(times) if times is not None else None
 

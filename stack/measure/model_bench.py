@@ -34,7 +34,7 @@ EXTRAS = ("peak_bytes", "kernels", "library", "fallback", "eager_error", "note")
 
 
 class Attempt:
-    """One program in its process, from the start to its times."""
+    """One case in a process of its own, which starts again without each system that crashes it."""
 
     def __init__(self, bench: ModelBench, case: Case) -> None:
         self.bench, self.case = bench, case
@@ -58,7 +58,11 @@ class Attempt:
             self._end()
 
     def _prepared(self) -> bool:
-        """True if the process is ready. A system that crashes it is skipped in the next one."""
+        """Starts the process, which builds all systems; returns True once it can time them.
+
+        Returns False if a system crashed it: the next process skips that system. Raises ProcessLost
+        if the process ended otherwise, or if the time of the suite is over.
+        """
         try:
             self._begin()
             return True
@@ -130,7 +134,7 @@ class ModelBench:
 
     @contextmanager
     def alone(self, worker: Worker) -> Generator[None]:
-        """Reserves the machine for one process: the others are stopped."""
+        """Context in which only the process of `worker` runs; all others are suspended."""
         with self.clock:
             others = [w for w in self.live if w is not worker]
             for other in others:
@@ -235,7 +239,10 @@ class ModelBench:
         return row
 
     def _limit(self, reply: dict[str, Any]) -> float | None:
-        """Returns the milliseconds of a lower bound: contractions at peak rate, or the bytes."""
+        """Returns a lower bound of a program's milliseconds, or None if its work is unknown.
+
+        It is the time of the contractions at peak rate, or of the bytes if that is longer.
+        """
         if "bytes" not in reply:
             return None
         ceilings = self.found.ceilings
@@ -245,7 +252,7 @@ class ModelBench:
         return 1e3 * max(compute, moved / ceilings.bytes_at(moved))
 
     def _known(self, dtype: str) -> bool:
-        """True if the peak is a valid bound: f32 matmuls on a GPU may use TF32."""
+        """True if the measured peak bounds matmuls of a type: on a GPU, f32 ones may use TF32."""
         return self.device == "cpu" or dtype == "bf16"
 
     def cold(self, case: Case) -> list[Row]:
@@ -263,7 +270,7 @@ class ModelBench:
 
 
 def first_results(jobs: int) -> str:
-    """Explains the column "first s"."""
+    """Returns the explanation of the column "first s" for `jobs` programs compiled at once."""
     also = f", while up to {jobs - 1} others compile: not comparable" if jobs > 1 else ""
     return (
         "the first result, from the imported model to the end of the first call, in a process where"

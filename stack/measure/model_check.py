@@ -94,7 +94,7 @@ def errors_of(expected: Sequence[Any], found: Sequence[Any]) -> list[float]:
 
 
 def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str]) -> str:
-    """Returns what is wrong with results, or "".
+    """Returns which result is wrong, and by how much; "" if none is.
 
     Each may have the error of its element type, or four times its error in eager execution. A
     gradient that is zero except for rounding has no meaningful error; that of eager is then large
@@ -108,6 +108,9 @@ def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str])
 
 
 def worst(errors: Sequence[float], usual: Sequence[float]) -> float:
-    """Returns the largest error, over results whose error in eager is below 1."""
+    """Returns the largest error of the results whose error in eager is below 1.
+
+    If there are no such results, returns the largest error of all.
+    """
     known = [e for e, u in zip(errors, usual, strict=True) if u < 1]
     return max(known, default=max(errors, default=0.0))

@@ -130,7 +130,10 @@ def parameters(program: ModelProgram) -> list[Any]:
 
 
 def torch_call(program: ModelProgram, fn: Callable[..., Any]) -> Callable[[], Any]:
-    """Returns a call of a module, compiled or not; in training its loss, then all gradients."""
+    """Returns a function that runs a torch module, compiled or not, on the program's arguments.
+
+    It returns the results; in training, the gradients of the loss by all parameters.
+    """
     torch = torch_module()
     args = program.args
     if program.train:
@@ -250,7 +253,10 @@ def _own_counts(runs: Sequence[Run]) -> Counts:
 
 
 def _own_peak(graphs: Sequence[CompiledGraph]) -> int | None:
-    """Returns the peak bytes of the newest executable of each graph, or None if one is unknown."""
+    """Returns the sum of peak bytes over the newest executables of all graphs.
+
+    Returns None if one of them is unknown.
+    """
     held = [next(reversed(g.executables.values())).peak_bytes for g in graphs if g.executables]
     known = [h for h in held if h is not None]
     return sum(known) if known and len(known) == len(held) else None
@@ -357,7 +363,7 @@ def _replayed(captured: Captured, peer: BackendSpec, name: str, device: str) -> 
 
 
 def _arrays_for(executable: Executable, captured: Captured) -> Any:
-    """Converts weights and inputs to the system's own arrays, once."""
+    """Converts weights and inputs to the arrays that an executable takes, before it is timed."""
     arrays = [*captured.bound, *captured.flatten(*captured.args)]
     if executable.device != "cpu" and executable.accept is not None:
         return executable.accept(arrays)

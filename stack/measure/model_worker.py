@@ -67,7 +67,7 @@ class ModelRun:
         self.program: ModelProgram | None = None
 
     def build(self) -> None:
-        """Does everything except timing."""
+        """Builds the program, then compiles, runs once and checks every system; times only that."""
         peers, own = str(self.request["peers"]), str(self.request["own"])
         self.tell({"at": "the program"})
         self.program = program_of(self.request["spec"], self.request["options"])
@@ -158,7 +158,10 @@ class ModelRun:
         return int(self.torch.cuda.memory_allocated()) if self.device != "cpu" else 0
 
     def _peak(self, system: ModelSystem, before: int) -> int | None:
-        """Returns the peak bytes of a call, including memory kept between calls."""
+        """Returns the peak bytes of a call and of what the system keeps between calls.
+
+        `before` are the bytes allocated before the system was built. Returns None if it is unknown.
+        """
         own = system.peak()
         if own is not None:
             return own
@@ -224,7 +227,7 @@ def _dtype(x: Any) -> str:
 
 
 def _repeat(system: ModelSystem) -> Callable[[int], float]:
-    """Returns a function that measures the wall clock time of a number of calls."""
+    """Returns a function that calls a system a number of times, and returns the total seconds."""
 
     def run(count: int) -> float:
         system.wait()

@@ -15,7 +15,7 @@ from stack.run.partitioner import Partitioner
 
 
 def main() -> None:
-    """Prints the partition or the error as JSON."""
+    """Runs a partitioner on the IR text of stdin; prints its partition, or its error, as JSON."""
     partitioner: Partitioner = plugins.load("stack.partitioners", sys.argv[1])
     func = stack.parse(sys.stdin.read())
     try:

@@ -75,7 +75,10 @@ def _collectives(node: Node) -> list[Collective]:
 
 
 def peak_bytes(local: Func) -> int:
-    """Returns the peak bytes of a rank's arrays, each live until its last reader."""
+    """Returns the peak bytes of one rank's arrays; each is freed after its last reader.
+
+    Parameters and results are never freed.
+    """
     last = {arg: node for node in local.nodes for arg in node.args}
     kept = {*local.params, *local.results}
     live = sum(_bytes(p) for p in local.params)
@@ -96,7 +99,10 @@ def _bytes(node: Node) -> int:
 
 
 def peer_row(annotated: Func, name: str) -> Row:
-    """Returns a peer's partition of a program. Raises UsageError for an unknown name."""
+    """Returns a peer's partition of a program, made in a process of its own, or why there is none.
+
+    Raises UsageError if no partitioner is called `name`.
+    """
     partitioner: Partitioner = plugins.load("stack.partitioners", name)
     missing = partitioner.missing()
     if missing is not None:

@@ -23,7 +23,10 @@ STEPS = 20_000
 
 
 def fma_kernel(programs: int = PROGRAMS, steps: int = STEPS) -> Func:
-    """Returns a kernel of parallel programs, each with `steps` times `CHAINS` vector fma."""
+    """Returns a kernel for the peak of arithmetic: parallel programs of independent vector fma.
+
+    Each program computes `CHAINS` of them in each of `steps` iterations.
+    """
     vector, memory = f"f32<{LANES}>", f"f32[{programs}, {LANES}]"
     chains = range(CHAINS)
     starts = "\n".join(f"%s{i} = mul(%v, {i + 1}.0:f32) : {vector}" for i in chains)
@@ -62,18 +65,18 @@ func @fma_peak(%x: f32[{LANES}]) -> ({memory}) at tensor {{
 
 
 def fma_peak(rounds: int = 5) -> float:
-    """Returns flop/s of all threads, two per fma, or 0 if it cannot run."""
+    """Returns the flop/s of all threads, two per fma; 0 if the MLIR backend cannot run here."""
     taken = fma_seconds(PROGRAMS, STEPS, rounds)
     return fma_count(PROGRAMS, STEPS) / taken if taken else 0.0
 
 
 def fma_count(programs: int, steps: int) -> float:
-    """Returns the scalar operations of `fma_kernel`."""
+    """Returns the number of scalar operations in a call of `fma_kernel` with these arguments."""
     return 2.0 * programs * steps * CHAINS * LANES
 
 
 def fma_seconds(programs: int, steps: int, rounds: int) -> float:
-    """Returns the best time of several calls of `fma_kernel`, or 0 if it cannot run."""
+    """Returns the least seconds of a call of `fma_kernel`; 0 without a working MLIR backend."""
     try:
         backend: Backend = plugins.load("stack.backends", "mlir")
         if backend.missing() is not None:

@@ -76,13 +76,16 @@ def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
 
 
 def _work(row: Row) -> tuple[float, float] | None:
-    """Returns operations per byte, and operations per second."""
+    """Returns a row's operations per byte, and its operations per second.
+
+    Returns None if its operations, bytes or time are unknown.
+    """
     flops, moved, ms = (float(row.get(k) or 0) for k in ("flops", "bytes", "ms"))
     return (flops / moved, flops / ms * 1e3) if flops and moved and ms else None
 
 
 def plot_roofline(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | Path) -> None:
-    """Plots the rate of every matmul and attention under the ceilings of the same run."""
+    """Plots the rate of every row with known operations and bytes, under the run's ceilings."""
     library = _library()
     figure, axis = library.subplots(figsize=(8, 5))
     peak, rate = max(ceilings.flops.values()), ceilings.bytes

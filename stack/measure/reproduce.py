@@ -73,7 +73,7 @@ for number, (a, b) in enumerate(leaves):
 
 @dataclass(frozen=True)
 class Failure:
-    """A system that failed on a case, or disagreed."""
+    """A system that failed on a case, or whose results were wrong."""
 
     case: Case
     system: str
@@ -102,7 +102,10 @@ def _name(failure: Failure) -> str:
 
 
 def _script(failure: Failure, versions: str) -> str | None:
-    """Returns the text of a script, or None if the system cannot run the program natively."""
+    """Returns the text of a script that repeats a failure of Inductor or XLA without our compiler.
+
+    Returns None for other systems, and for a failure on our function instead of the user's program.
+    """
     name, _, via = failure.system.partition("/")
     peers = [] if name.startswith("stack-") or via == "ir" else _peers(name)
     if len(peers) != 1 or peers[0].backend not in ("inductor", "xla"):
@@ -143,9 +146,9 @@ def _parameters(spec: str) -> Sequence[str]:
 
 
 def _copy_programs(case: Case, folder: Path) -> bool:
-    """Copies the module of a case and those of ours that it imports.
+    """Copies the module of a case, and the demos that it imports, to `folder`.
 
-    Returns False if one of them is more than a program.
+    Returns False, and copies nothing, if one of them imports other modules of ours.
     """
     pending, seen = [case.spec.partition(":")[0]], dict[str, str]()
     while pending:

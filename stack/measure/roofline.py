@@ -50,7 +50,7 @@ class Ceilings:
         return self.copies[max(self.copies)]
 
     def bytes_at(self, size: float) -> float:
-        """Returns the rate for this many bytes: that of the next smaller measured copy."""
+        """Returns the rate for `size` bytes of traffic: that of the largest copy with no more."""
         fitting = [s for s in self.copies if 2 * s <= size]
         return self.copies[max(fitting, default=min(self.copies))]
 
@@ -59,7 +59,7 @@ class Ceilings:
         return self.flops.get(dtype) or self.flops["f32"]
 
     def or_better(self, other: Ceilings) -> Ceilings:
-        """Returns the higher of two measurements of the same machine."""
+        """Returns the higher one of each rate in two measurements of the same machine."""
         flops = {k: max(v, other.flops.get(k, 0.0)) for k, v in self.flops.items()}
         copies = {k: max(v, other.copies.get(k, 0.0)) for k, v in self.copies.items()}
         return Ceilings(flops, copies, self.threads, self.how)

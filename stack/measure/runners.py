@@ -49,18 +49,21 @@ class Runner(Protocol):
     def note(self) -> str: ...
 
     def run(self, count: int) -> float:
-        """Calls `count` times; returns the total seconds."""
+        """Calls the program `count` times; returns the total seconds."""
         ...
 
     def results(self) -> list[np.ndarray]:
-        """Returns the storage arrays of the newest call."""
+        """Returns the results of the newest call as storage arrays."""
         ...
 
     def close(self) -> None: ...
 
 
 class LocalRunner:
-    """An executable in this process. Input sets rotate if a single one would stay in the caches."""
+    """An executable in this process, called on prepared arrays.
+
+    If one set of inputs would stay in the caches, calls use several sets in rotation.
+    """
 
     def __init__(self, executable: Executable, storage: Sequence[np.ndarray]) -> None:
         self.executable = executable
@@ -114,7 +117,7 @@ class LocalRunner:
 
 
 class UserRunner(LocalRunner):
-    """A callable on its user's arguments: framework arrays in and out, including guards."""
+    """A compiled callable, called as its user calls it: on framework arrays, with all guards."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class UserRunner(LocalRunner):
 
 
 def _without_gradients(compiled: Callable[..., Any], framework: str) -> Callable[[Any], Any]:
-    """Returns a call on a tuple of arguments without gradients, as for the peers."""
+    """Returns a function from a tuple of arguments to results; torch runs it without gradients."""
     if framework != "torch":
         return lambda args: compiled(*args)
     no_grad: Any = importlib.import_module("torch").no_grad

@@ -42,7 +42,7 @@ class ShardingCase:
     Attributes:
         gpu: KiB that a rank sends in XLA's partition for GPUs, measured with its plug-in; None if
             not measured.
-        reach: KiB of our goal.
+        reach: KiB that a rank sends at most, if our partition reaches its goal.
     """
 
     name: str
@@ -144,14 +144,14 @@ class CaseRows:
 
     @property
     def sent(self) -> int:
-        """Bytes that our ranks send."""
+        """Bytes that each rank sends in our partition."""
         made = self.rows[0].made
         assert made is not None
         return made.sent
 
     @property
     def problems(self) -> list[str]:
-        """Violations: a wrong result, or more bytes than XLA."""
+        """The problems of our partition: a wrong result, or ranks that send more than in XLA's."""
         found: list[str] = []
         if not self.error <= CLOSE:
             found.append(f"differs from the whole program by {self.error:.1e}")
@@ -176,7 +176,7 @@ class ShardingBench:
 
     @property
     def reached(self) -> int:
-        """The number of cases that reach the goal."""
+        """The number of cases in which our partition sends no more bytes than its goal."""
         return sum(case.sent <= case.case.reach * KIB for case in self.found)
 
     def as_dict(self) -> dict[str, Any]:

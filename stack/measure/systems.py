@@ -84,7 +84,10 @@ def program_of(captured: Captured, frontend: Frontend) -> BenchProgram:
 
 
 def _memory(array: Any, held: np.ndarray) -> float:
-    """Returns the bytes of memory behind an array. Only torch has strided arrays, with `stride`."""
+    """Returns the bytes of memory that the elements of an array occupy; `held` is its copy.
+
+    Only torch has strided arrays; elements at one address, as of a broadcast, count once.
+    """
     strides = array.stride() if hasattr(array, "stride") else None
     elements = held.size if strides is None else memory_elements(array.shape, strides)
     return elements * held.itemsize
@@ -97,9 +100,10 @@ def own_system(
     target: str,
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> System:
-    """Compiles with our compiler, called as users call it; IR text is run directly.
+    """Compiles a program with our compiler, called as users call it, and calls it once.
 
-    Errors are raised to the caller.
+    A program from IR text is no callable, and is compiled directly. Errors are raised to the
+    caller.
     """
     captured, frontend = program.captured, program.frontend
     if not frontend.accepts(captured.original, captured.args):
@@ -146,7 +150,11 @@ def _own_text(
 def peer_systems(
     program: BenchProgram, peer: BackendSpec, ways: Sequence[str], say: Say
 ) -> list[System]:
-    """Compiles a peer's programs: our function replayed, and the user's program if supported."""
+    """Compiles a program with a peer, in each of `ways`: "ir" and "native".
+
+    For "ir" the peer gets our function; for "native" the user's program, if it takes programs of
+    the framework. A system that fails is returned with its problem.
+    """
     try:
         backend: Backend = plugins.load("stack.backends", peer.backend)
         need = backend.missing()
@@ -202,7 +210,7 @@ def _through_ir(program: BenchProgram, peer: BackendSpec, backend: Backend) -> S
 def _native(
     program: BenchProgram, peer: BackendSpec, native: Callable[..., Executable]
 ) -> System | None:
-    """Compiles a peer natively, or returns None if it does not support the framework."""
+    """Compiles the user's program with a peer; returns None if that does not take its framework."""
     with fresh_caches():
         start = time.perf_counter()
         try:
@@ -221,7 +229,10 @@ def _native(
 def _running(
     peer: BackendSpec, via: str, executable: Executable, program: BenchProgram, start: float
 ) -> System:
-    """Runs the first call too, since some systems compile only then."""
+    """Returns a compiled program as a system, after its first call.
+
+    Its compile time, from `start`, includes that call, since some systems compile only then.
+    """
     runner = LocalRunner(executable, program.storage)
     runner.run(1)
     return System(peer.label, via, runner, time.perf_counter() - start)

@@ -59,7 +59,7 @@ class Ratio:
 
     @property
     def is_noisy(self) -> bool:
-        """True if it varies too much to be averaged with others."""
+        """True if the ratio varies too much from round to round to be averaged with others."""
         return is_noisy(self.median, self.spread)
 
 
@@ -110,7 +110,7 @@ def repeat(call: Callable[[], object]) -> Repeat:
 
 
 def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
-    """Warms up, and returns the number of calls per measurement."""
+    """Calls `run` for `least` seconds; returns how many calls last about `window` seconds."""
     total = first = run(1)
     best = first
     while total < least:
@@ -121,7 +121,10 @@ def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
 
 
 def _settle(system: Repeat, times: Sequence[float]) -> None:
-    """Pauses between systems: the last one's threads stop spinning, and caches are refilled."""
+    """Pauses before `system` is timed, until the threads of the last one stop spinning.
+
+    Then calls it once to fill the caches, unless its calls take long.
+    """
     time.sleep(REST)
     if not times or times[-1] < SLOW / 10:
         system(1)

@@ -19,7 +19,7 @@ from stack.run.targets import target_of
 
 
 def serve(folder: Path) -> None:
-    """Answers requests until stdin ends."""
+    """Compiles and runs a program as requests on stdin say, one JSON line each, until it ends."""
     out = silence_stdout()
     runner: LocalRunner | None = None
     for line in sys.stdin:

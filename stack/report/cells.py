@@ -9,7 +9,10 @@ from stack.report.markup import Html, escaped, tag
 
 
 def code_link(system: int, place: int, kernel: KernelView) -> Html:
-    """Returns the name of a kernel, with a link to its code if there is code."""
+    """Returns the name of a kernel, as a link to its code if it has code.
+
+    `system` and `place` are the positions of its system, and of the kernel in that system.
+    """
     if not kernel.text:
         return escaped(kernel.name)
     return tag("a", kernel.name, href=f"#code-{system}-{place}")

@@ -89,7 +89,10 @@ class Report:
 
     @property
     def grouped(self) -> StageView | None:
-        """The last stage with groups that are not lowered yet: its values are whole arrays."""
+        """The last stage with groups that are not lowered to kernels: its values are tensors.
+
+        Without groups, the last stage at the tensor level; None if there is none.
+        """
         found = [s for s in self.stages if s.func is not None and s.func.level == "tensor"]
         formed = [s for s in found if s.func and any(n.op in GROUPS for n in s.func.nodes)]
         whole = [s for s in formed if s.func and all(n.op != "kernel" for n in s.func.nodes)]
@@ -108,8 +111,9 @@ class Report:
 
 
 def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
-    """Builds the report of a saved or new run. `timings` has an entry per kernel, or none: then
-    those of the run's profile are taken.
+    """Builds the report of a saved or new run.
+
+    `timings` has an entry per kernel; if it is empty, those of the run's profile are shown.
     """
     run = held(given) if isinstance(given, Run) else given
     manifest = run.manifest

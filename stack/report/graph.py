@@ -185,7 +185,7 @@ def layout(graph: Graph) -> Layout:
 
 
 def _size(box: Box) -> tuple[float, float, tuple[str, ...], int]:
-    """Returns width, height and lines of a box: its ops, type and source lines."""
+    """Returns the size of a box in pixels, its lines of text, and how many of these are ops."""
     ops = _wrapped(_counts(box.ops))
     lines = [*ops, box.type]
     if box.source:
@@ -257,7 +257,10 @@ def _order(
     neighbours: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
     is_down: bool,
 ) -> None:
-    """Sorts each row by the mean position of the neighbours above (or below)."""
+    """Sorts each row by the mean position of its vertices' neighbours, so that fewer arrows cross.
+
+    The neighbours are those above if `is_down`, else those below.
+    """
     place = {v: i / max(1, len(row) - 1) for row in rows for i, v in enumerate(row)}
     for row in rows if is_down else reversed(rows):
         means: dict[Vertex, float] = {}
@@ -294,7 +297,7 @@ def _pull(
     widths: Mapping[Hashable, float],
     neighbours: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
 ) -> None:
-    """Moves a row towards its neighbours; keeps its order and its gaps."""
+    """Moves the vertices of a row towards their neighbours, in their order and without overlap."""
     wanted: list[float] = []
     for v in row:
         above, below = neighbours.get(v, ([], []))

@@ -29,12 +29,15 @@ class Index:
         return [self.lines[line] for line in dict.fromkeys(lines) if line in self.lines]
 
     def of_line(self, line: int) -> list[int]:
-        """Returns our kernels that compute part of a source line."""
+        """Returns the numbers of our kernels that compute part of the source line number `line`."""
         return [k for k, lines in enumerate(self.kernels[0]) if line in lines]
 
 
 def _kernels_by_value(report: Report) -> dict[str, list[int]]:
-    """Maps each value that a group computes to the group's kernels."""
+    """Maps the name of each value to the numbers of the kernels that compute it.
+
+    A value inside of a group is computed by the kernel of the group.
+    """
     nodes = {k.node: i for i, k in enumerate(report.kernels) if k.node}
     stage = report.grouped
     found: dict[str, list[int]] = {}
@@ -55,12 +58,15 @@ def _kernels_by_value(report: Report) -> dict[str, list[int]]:
 
 
 def joined_numbers(numbers: Sequence[int]) -> str | None:
-    """Returns `3 5`, or None for no attribute."""
+    """Formats the value of an HTML attribute: `3 5`, or None, which omits the attribute."""
     return " ".join(map(str, numbers)) or None
 
 
 def stage_lines(stage: StageView, index: Index) -> Html:
-    """Returns the lines of a stage with links: by value, and inside a group by the group."""
+    """Returns the lines of a stage, each linked to the kernels that compute its value.
+
+    Lines inside of a group are linked to the kernel of the group.
+    """
     made: list[str] = []
     inside: list[int] = []  # kernels of the enclosing group
     depth = 0
@@ -82,7 +88,10 @@ def _has_groups(func: Func) -> bool:
 
 
 def code_lines(text: str, index: Index, kernel: int | None = None) -> Html:
-    """Returns the lines of code in another language; its comments name source lines."""
+    """Returns the lines of other languages' code, linked to the source lines that comments name.
+
+    `kernel`: number of the kernel whose code it is, to which all lines are linked.
+    """
     known = [kernel] if kernel is not None else []
     return Html("\n".join(_line(line, "", index, known) for line in text.rstrip("\n").split("\n")))
 

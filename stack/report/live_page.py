@@ -62,7 +62,7 @@ class Follower:
 
 
 def served(text: str, version: str) -> str:
-    """Lets a page poll its own server for changes, and gives it its version."""
+    """Adds to a page its version, and permission to ask its own server for changes."""
     text = _LIVE.sub(f'<html lang="en" data-live="{version}">', text, count=1)
     return text.replace(_CONNECT, f"{_CONNECT}; connect-src &#x27;self&#x27;", 1)
 

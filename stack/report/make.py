@@ -17,7 +17,10 @@ from stack.run.compile import DEFAULT_BACKEND
 
 
 def fresh_report(target: CommandTarget, settings: Settings) -> Report:
-    """Compiles a target, or prints its kernels if its machine may be absent."""
+    """Compiles a target and builds its report.
+
+    For a machine that may be absent, kernels are generated but not loaded.
+    """
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     if is_printed(backend, settings):
         return report_of(inspect_target(target, settings))
@@ -30,7 +33,10 @@ def profiled_report(target: CommandTarget, settings: Settings, say: Say) -> Repo
 
 
 def compared_report(found: Comparison, program: BenchProgram, say: Say) -> Report:
-    """Builds the report of a comparison, with our own run in full."""
+    """Builds the report of a comparison, with all stages and kernel times of our own run.
+
+    Raises StackError if the comparison has no run of our compiler.
+    """
     own = found.systems[0]
     if found.run is None or own.graph is None or not isinstance(own.runner, LocalRunner):
         raise StackError("the comparison has no run of our compiler to show")

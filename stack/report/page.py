@@ -137,7 +137,7 @@ def _options(report: Report) -> list[Html]:
 
 
 def _can_differ(before: StageView | None, stage: StageView) -> bool:
-    """True if a stage is IR like the stage before it, with another text."""
+    """True if a diff can be shown: a stage and the one before are IR, and their texts differ."""
     if before is None or before.func is None or stage.func is None:
         return False
     return before.text != stage.text

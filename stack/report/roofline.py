@@ -95,7 +95,10 @@ def _roofs(
 
 
 def _whisker(plane: Plane, kernel: KernelView, x: float) -> list[Html]:
-    """Draws a line between the quartiles of the times; an end outside the drawing is open."""
+    """Draws a kernel's rates between the quartiles of its times as a line with two caps.
+
+    An end outside the drawing is clipped and has no cap.
+    """
     assert kernel.timing is not None
     times = [quantile(kernel.timing.rounds, share) for share in (0.75, 0.25)]
     reached = [kernel.flops / t if t else math.inf for t in times]
@@ -114,7 +117,10 @@ def _point(x: float, y: float, kernel: KernelView) -> Html:
 
 
 def _label(x: float, y: float, shown: str, taken: list[Extent], around: Places) -> Html:
-    """Draws a label at the first candidate position where it covers nothing."""
+    """Draws a label at the first position where it covers nothing, and adds it to `taken`.
+
+    `around` are the positions to try, relative to (x, y); if none is free, the first is used.
+    """
     width = 7.0 * len(shown)
     places = [(x + dx, y + dy, side) for dx, dy, side in around]
     found = next((p for p in places if not _is_over(_extent(*p, width), taken)), places[0])

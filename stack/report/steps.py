@@ -41,7 +41,7 @@ def _kernel(number: int, kernel: KernelSteps) -> Html:
 
 
 def marked(before: str, after: str) -> Html:
-    """Marks the words of a text that changed; marks nothing if `before` is empty."""
+    """Marks the words of `after` that `before` does not have there; none if `before` is empty."""
     if not before:
         return escaped(after)
     old, new = _WORD.findall(before), _WORD.findall(after)

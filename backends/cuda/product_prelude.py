@@ -124,7 +124,7 @@ _GROUPS = re.compile(r"multiply_(\d+)_(bf16|f16)")
 
 
 def multiply(kernel: str) -> list[str]:
-    """The warpgroup matmul functions that a kernel's text names."""
+    """Returns the C++ definitions of the warpgroup matmuls that the source of a kernel calls."""
     return [_group(n, t) for n, t in sorted({(int(n), t) for n, t in _GROUPS.findall(kernel)})]
 
 

@@ -133,7 +133,10 @@ class MakingStep(RuntimeStep):
 
 
 def allocating(launch: Bound, values: Sequence[tuple[RuntimeValue, Callable[[], Array]]]) -> Bound:
-    """Returns a step that first allocates the results that it is the first to write."""
+    """Returns a step that allocates results and then launches.
+
+    `values` are the results that no earlier step writes.
+    """
 
     def run(stream: int) -> None:
         for value, allocate in values:

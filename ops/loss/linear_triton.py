@@ -81,7 +81,11 @@ def linear_cross_entropy_kernel(
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int, config: Config = CONFIG
 ) -> Tensor:
-    """Computes losses of `x [..., k]`, `weight [v, k]`, `target [...]`, dense; 8 must divide k."""
+    """Returns the cross-entropy of the logits `x weight^T` for each target, in f32.
+
+    `x [..., k]`, `weight [v, k]` and `target [...]` are contiguous; k is a multiple of 8. The loss
+    is 0 where the target is `ignore_index`.
+    """
     rows, (classes, depth) = target.numel(), weight.shape
     if not rows or not classes:
         return torch.zeros(target.shape, dtype=torch.float32, device=x.device)

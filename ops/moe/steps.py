@@ -10,7 +10,7 @@ from stack.hosted.arrays import Namespace
 
 
 def after(np: Any, ends: Any) -> Any:
-    """Returns the start of each group of rows, given the end of each group."""
+    """Returns the first row of each group, given the row after the last of each: 0, ends[:-1]."""
     return np.concatenate([np.full((1,), 0, np.int32), ends[:-1]], axis=0)
 
 

@@ -32,7 +32,11 @@ class Count:
     combinations: int = 0
 
     def at_once(self, combine: Combine, earlier: Values, later: Values) -> Values:
-        """Combine elements that do not depend on each other, counted as one step."""
+        """Combines two batches of elements at once, and counts it.
+
+        The pairs do not depend on each other, so it is one sequential step and one combination
+        for each pair.
+        """
         self.steps += 1
         self.combinations += earlier[0].shape[-1]
         return combine(np, earlier, later)

@@ -94,7 +94,11 @@ def _has_phases(node: Node, cpu: Cpu) -> bool:
 
 
 def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: list[int]) -> Node:
-    """Returns the convolution of one phase, with a parameter in place of its weight."""
+    """Returns the ordinary convolution that computes one phase of a transposed convolution.
+
+    A new parameter is in for its weight. The convolution shows which windows of the image the
+    matmul of all phases reads, and whether that matmul is profitable.
+    """
     at, ones = node.attrs, (1,) * len(low)
     channels = static(x.shape[-1]) // at["groups"]
     weight = param("w", node.tensor.with_shape((*outer, channels)))

@@ -49,7 +49,7 @@ class Values:
         return self.scalar(node).node
 
     def scalar(self, node: Node) -> ThreadValue:
-        """A number, uniform or one per thread."""
+        """Returns the value in a thread that was built for a scalar node, or the node itself."""
         return self._built.get(node) or ThreadValue(node)
 
     def operand(self, node: Node, layout: Layout) -> ThreadValue:

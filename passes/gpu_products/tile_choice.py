@@ -62,11 +62,14 @@ class Tile:
         return (self.rows + self.products * self.lanes) * self.step * size
 
     def fitted(self, dtype: DType, gpu: Gpu, held: int = 1) -> Tile | None:
-        """Returns the tile with as many of its stages as fit in shared memory.
+        """Returns the tile with as many of its pipeline stages as fit in shared memory.
 
-        None if not one stage fits, or if the sums take more than half of the registers of a
-        multiprocessor. With several copies of the sums (`held` > 1), they must also fit in half of
-        the registers of the threads.
+        None if not one stage fits, or if its accumulators (sums) take more than half of the
+        registers of a multiprocessor.
+
+        Args:
+            held: copies of the accumulators that are held at once. With several, they must also
+                fit in the tuned number of registers for each thread (`thread_sums`).
         """
         stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
         sums = held * self.sums(dtype)

@@ -144,7 +144,10 @@ class Online:
         return self.states.index(state)
 
     def _asked(self, result: Node, index: Index) -> list[Asked]:
-        """Returns the states that an element of a result reads, each with its index and guard."""
+        """Returns the running values (states) that an element of a result depends on.
+
+        Each comes with the index at which it is read, and the condition of the read, if any.
+        """
         found: dict[Asked, None] = {}
 
         def given(state: Node) -> Given:

@@ -200,7 +200,10 @@ class RowSteps:
         self.others = [n for n in found if n not in names]  # axes of reductions in other spaces
 
     def steps(self) -> list[Step]:
-        """Returns all steps, in order."""
+        """Returns the loop transformations that carry out the schedule, in order of application.
+
+        They split, fuse and vectorize axes, prefetch operands, and distribute tiles over programs.
+        """
         blocks = {a: self.schedule.block(letter(a), 1) for a in self.kept}
         held = prod(blocks.values())
         made: list[Step] = []

@@ -25,13 +25,15 @@ from stack.rewrite.splat import splat
 
 @dataclass(frozen=True)
 class DataLimit:
-    """The streamed position is not below (+1) or not above (-1) scale * value + moved.
+    """A limit that data sets to the position along the streamed axis, as lengths in a mask do.
+
+    With sign +1: position >= scale * value[at] + moved. With sign -1: position <= the same.
 
     Attributes:
-        sign: +1 or -1.
-        value: a node, read at the index `at`.
-        at: that index.
-        scale: positions per unit of the value.
+        sign: +1 for a lower limit, -1 for an upper one.
+        value: an input of the block, such as the lengths of sequences.
+        at: the index at which `value` is read.
+        scale: positions per unit of the value, for a value that counts blocks.
         moved: offset in positions.
     """
 

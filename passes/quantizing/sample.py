@@ -75,7 +75,11 @@ def rows_of(x: Node) -> int:
 
 
 def seen(func: Func, arguments: Calls, nodes: Collection[Node]) -> dict[Node, Array]:
-    """Returns values of nodes in a function's own block as rows of f64, over all calls."""
+    """Runs a program for sample calls, and returns the values of some nodes, joined over all calls.
+
+    A node's values are a matrix in f64 with its last axis as columns. Parameters may be asked for
+    too. Nodes that never ran are left out.
+    """
     wanted, found = set(nodes), {n: list[Array]() for n in nodes}
 
     def observe(node: Node, value: Any) -> None:

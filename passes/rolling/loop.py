@@ -241,7 +241,10 @@ def _place(node: Node, place_of: Places) -> tuple[int, int] | None:
 
 
 def _length_of_run(args: Sequence[Node], place_of: Places) -> int:
-    """Returns how many of the first operands are one value over consecutive steps."""
+    """Returns how many leading operands are copies of one value from consecutive unrolled steps.
+
+    Copies have the same position in each step. The steps may go up or down. At least 1.
+    """
     places = [_place(a, place_of) for a in args[:2]]
     first, second = places[0], places[-1]
     if first is None or second is None or abs(second[1] - first[1]) != 1:

@@ -82,7 +82,10 @@ def _full(value: Node, like: Node) -> Node:
 
 
 def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
-    """True if a condition is i = k."""
+    """True if a condition on an element is the test i = k, so it selects a matrix's diagonal.
+
+    `index` is the index of the element, with `i` and `k` as two of its variables.
+    """
     while ops.is_whole_view(test):
         index = ops.pull(test, index)[0]
         test = test.args[0]

@@ -72,8 +72,10 @@ class Decisions(NamedTuple):
     seeds: Mapping[CellValue, Mapping[MeshAxis, str]]
 
     def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Decisions:
-        """Returns the decisions with one more: `factor` gets the mesh axis of `conflict`, and of
-        all known conflicts of equal nodes."""
+        """Adds a decision: the mesh axis of `conflict` splits the axis `factor`.
+
+        It applies to `conflict` and to the known conflicts of equal nodes, such as of equal layers.
+        """
         made = Decisions({**self.choices, conflict.key: factor}, self.seeds)
         for other in conflicts.values():
             if other.key == conflict.key:

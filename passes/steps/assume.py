@@ -64,7 +64,10 @@ def limits_loops(kernel: Node, axis: str, size: int) -> bool:
 
 
 def _found(loop: Node) -> MaskAssumptions | None:
-    """The assumptions in a loop over tiles; None without any, or if they would not limit it."""
+    """Returns the large negative masks of a loop over tiles that may be treated as -inf.
+
+    None if it has none, or if skipping masked blocks would not shorten the loop.
+    """
     found = _limiting(loop)
     return found if found is not None and any(m.tensor.rank for m in found.masks) else None
 

@@ -84,7 +84,10 @@ def reads_memory(node: Node) -> bool:
 
 
 def is_in_memory(node: Node) -> bool:
-    """True if a node's result is in memory; a gather may be moved before its operand's producer."""
+    """True if a node's result is stored in memory: matmuls, steps, scans, scatters, and gathers.
+
+    A gather counts because a pass may move it before the producer of its operand.
+    """
     return reads_memory(node) or reads_by_data(node)
 
 

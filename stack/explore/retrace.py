@@ -105,7 +105,10 @@ def follow(
 
 
 def retrace(run: SavedRun) -> RetracedRun:
-    """Follows marks through the stages of a saved run, from its imported function.
+    """Traces each imported node of a saved run through the passes, and returns them in order.
+
+    Each imported node gets a unique mark, and the recorded pipelines run again on the marked
+    function. If a pipeline fails or gives another function, the recorded function is used.
 
     Raises UsageError if the run has no IR text to start from.
     """

@@ -31,7 +31,10 @@ class CachedTransform:
         self.made: dict[tuple[Any, ...], tuple[Node, Node]] = {}
 
     def __call__(self, group: Node) -> Node:
-        """Returns the result of `make` for a group, and raises its errors."""
+        """Returns the transformed group; `make` runs only for the first of its equivalent groups.
+
+        If `make` fails, it runs on the group itself, so that the error names its own source lines.
+        """
         key = (equivalence_key(group), *(tuple(b.locs) for b in group.blocks))
         if key not in self.made:
             model = _model(group)

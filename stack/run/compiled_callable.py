@@ -250,7 +250,10 @@ def compile(
 
 
 def _takes_arguments(entry: Entry) -> bool:
-    """True if the signature requires arguments."""
+    """True if the callable cannot be called without arguments.
+
+    Then `compile` waits for the first call instead of capturing the program at once.
+    """
     called = entry.signature or entry.fn
     try:
         signature = inspect.signature(called) if callable(called) else None

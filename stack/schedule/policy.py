@@ -14,11 +14,11 @@ from stack.schedule.record import Domain, Prediction, Schedule
 
 
 class Policy(ABC):
-    """Schedules of one kind of domain on one target.
+    """Chooses schedules for one kind of iteration space on one target: ranks, completes, checks.
 
     Attributes:
-        domain: the axes.
-        rules: the schedules that the loops of the kernel allow.
+        domain: the iteration space: its axes with their extents.
+        rules: the bindings, block sizes and options that a schedule may use.
     """
 
     domain: Domain

@@ -179,7 +179,11 @@ def _never_traps(node: Node) -> bool:
 
 
 def _divisor(node: Node, y: Tensor) -> Tensor:
-    """Replaces divisors on which integer kernels trap by 1: 0, and -1 because of overflow."""
+    """Returns divisors, with 1 in place of each for which integer division traps.
+
+    These are 0, and -1 for signed types: the smallest integer divided by -1 overflows. The caller
+    sets the results for these divisors.
+    """
     if _never_traps(node):
         return y
     bad = y == 0

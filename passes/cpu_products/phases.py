@@ -96,7 +96,7 @@ def _has_phases(node: Node, cpu: Cpu) -> bool:
 def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: list[int]) -> Node:
     """Returns the ordinary convolution that computes one phase of a transposed convolution.
 
-    A new parameter is in for its weight. The convolution shows which windows of the image the
+    A new parameter replaces its weight. The convolution shows which windows of the image the
     matmul of all phases reads, and whether that matmul is profitable.
     """
     at, ones = node.attrs, (1,) * len(low)

@@ -10,7 +10,9 @@ from stack.passes.tiling.frame import static
 
 
 def plus(b: Builder, x: Node, y: Node) -> Node:
-    """Returns x + y, without an addition if one of them is 0."""
+    """Builds the node for x + y, two integers; returns the other one if one of them is the constant
+    0.
+    """
     zero = constant(0, I64)
     if zero in (x, y):
         return y if x is zero else x
@@ -18,7 +20,9 @@ def plus(b: Builder, x: Node, y: Node) -> Node:
 
 
 def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices `size` elements along an axis, from `start` on."""
+    """Slices a block of values that a kernel loads: `size` elements along `axis`, from index
+    `start` on. The loads below the block are narrowed, instead of loading all of it.
+    """
     if converts(block):
         inner = part(b, block.args[0], axis, start, size)
         return b.cast(inner, type=inner.tensor.with_dtype(block.dtype))
@@ -37,7 +41,7 @@ def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
 
 
 def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices a block that `unfold` reads through windows.
+    """Slices a block of overlapping windows, the result of an `unfold` node.
 
     Along an axis of taps, the windows become `size` taps long, and only the elements that they
     cover are loaded. Along an axis without windows, the elements below the windows are sliced.

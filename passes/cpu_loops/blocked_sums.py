@@ -21,7 +21,9 @@ DEGREE = 8  # blocks in a block of an upper level
 
 
 def sum_in_blocks(block: Block) -> Block:
-    """Rewrites the long sums in the block of a kernel as sums of blocks."""
+    """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
+    loops, which sum blocks of its iterations first, then these sums.
+    """
     return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
@@ -32,7 +34,9 @@ class _Blocks:
         self.count = 0
 
     def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        """Copies a node. A loop with a long sum becomes a loop over blocks."""
+        """Copies one node of the kernel with new operands and inner blocks. A loop with a long sum
+        becomes a loop over blocks of its iterations.
+        """
         if is_loop(node) and not node.attrs.get("limited"):
             sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
             if sums:
@@ -42,7 +46,9 @@ class _Blocks:
     def _split(
         self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
     ) -> Node:
-        """Splits a loop into blocks of `length` iterations."""
+        """Splits a loop with long sums into an outer loop over blocks, and an inner one over the
+        `length` iterations of each block.
+        """
         b = self.b
         index, *carried = block.params
         extent = int(index.attrs["extent"])

@@ -32,7 +32,8 @@ def walk_of(
     cpu: Cpu,
     mma: Mma | None,
 ) -> ContractionOrder:
-    """Orders contracted axes as in the left operand, which is read in place.
+    """Picks the loop order of a matmul's contracted axes: that of the left operand, which is read
+    in place.
 
     The longest axis is cut, so that packed memory has long contiguous runs. With a matrix
     instruction the first axis is cut, since the depth of the instruction divides only the last one.

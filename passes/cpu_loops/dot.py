@@ -9,7 +9,7 @@ from stack.target import Cpu, Mma
 
 
 def find_dot(block: Block) -> Node | None:
-    """Returns the first dot in a kernel; None if it has none."""
+    """Returns the first dot (matmul node) in the body of a kernel; None if it has none."""
     for node in block.nodes:
         if is_contraction(node):
             return node
@@ -21,8 +21,10 @@ def find_dot(block: Block) -> Node | None:
 
 
 def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
-    """Returns the matrix instruction for the dot of a tile; None if the CPU has none for its types
-    and extents. With an instruction, operands are not converted to the type of the sums."""
+    """Returns the matrix instruction of the CPU that computes the dot of a tile; None if the CPU
+    has none for its types and extents. With an instruction, operands keep their narrow type instead
+    of being converted to the type of the sums.
+    """
     found = tile_extents(dot)
     if found is None:
         return None
@@ -30,12 +32,14 @@ def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
 
 
 def is_packed(dot: Node) -> bool:
-    """True if an operand is in local memory, so that the kernel has packed it itself."""
+    """True if an operand of a kernel's dot is in local memory, because the kernel itself has copied
+    it there in packed order.
+    """
     loads = [a for a in map(unconverted, dot.args) if is_load(a)]
     return any(a.args[0].tensor.space == "local" for a in loads)
 
 
 def reads(block: Block, memory: Node) -> list[Node]:
-    """Returns the nodes of a kernel that have an array among their arguments."""
+    """Returns the nodes in the body of a kernel that have the array `memory` as an argument."""
     found = [n for n in block.nodes if memory in n.args]
     return found + [n for inner in block.nodes for b in inner.blocks for n in reads(b, memory)]

@@ -16,7 +16,8 @@ from stack.passes.tiling.frame import static
 
 
 def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:
-    """Returns the slice of a block that one iteration prefetches, along the outermost axis.
+    """Returns the slice, along the outermost axis, of the next panel `block` that one iteration of
+    the loops over row tiles prefetches. All iterations together prefetch the whole block.
 
     `turns`: index variables of the enclosing loops, outermost first.
     """
@@ -31,8 +32,10 @@ def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:
 
 
 def _linear(b: Builder, turns: Sequence[Node], extents: Sequence[int]) -> Node:
-    """Returns the number of an iteration among all iterations of nested loops, as a row-major
-    index. `turns` are their index variables and `extents` their extents, outermost first."""
+    """Returns the node that numbers the current iteration among all iterations of nested loops, as
+    a row-major index. `turns` are the loops' index variables and `extents` their extents, outermost
+    first.
+    """
     first, *rest = turns
     number = first
     for turn, extent in zip(rest, extents[1:], strict=True):

@@ -55,23 +55,30 @@ class PrepackedMatmul:
 
 
 def packed_operand(block: Block, cpu: Cpu) -> int | None:
-    """Returns the number of the operand that a tile kernel with one dot packs; None if none."""
+    """Returns which operand (0, 1, ...) of a tile kernel with one dot is copied to packed panels
+    that another kernel could prepare; None if there is no such operand.
+    """
     return GemmPlan(block, cpu).packed_operand()
 
 
 def prepacked(block: Block, cpu: Cpu) -> PrepackedMatmul:
-    """Splits a tile kernel with one dot into a kernel that packs panels and the matmul."""
+    """Splits a tile kernel with one dot into two kernels: one packs the panels of the right
+    operand, the other is the matmul that reads them.
+    """
     return _Gemm(block, cpu, is_prepacked=True).prepacked()
 
 
 def counts_of(block: Block, cpu: Cpu, is_prepacked: bool = False) -> Counts:
-    """Counts the instructions and bytes of the dot of a tile kernel."""
+    """Counts the instructions and bytes that the dot of a tile kernel takes on a CPU, for the cost
+    model. `is_prepacked`: the panels are packed by another kernel and not counted.
+    """
     return GemmPlan(block, cpu).counts(is_prepacked)
 
 
 @dataclass
 class _Rows:
-    """The loops over the tiles of rows of a panel, with new names.
+    """The loops over the tiles of rows that one packed panel is multiplied with, rebuilt with new
+    index variables.
 
     Attributes:
         indices: their index variables, outermost first.
@@ -102,7 +109,9 @@ class _Gemm(KernelRebuild):
     # ---- the nest
 
     def block(self) -> Block:
-        """Builds the kernel's block: parallel loops over panels and groups, then the program."""
+        """Builds the body of the lowered kernel: parallel loops over panels and groups of row
+        tiles, which contain the work on one panel.
+        """
         results = self._outer(0, self.old.params)
         params = self.old.params
         if self.panels is not None:
@@ -110,13 +119,15 @@ class _Gemm(KernelRebuild):
         return self.b.block(params, results)
 
     def prepacked(self) -> PrepackedMatmul:
-        """Builds the matmul and the kernel that packs its panels."""
+        """Builds both kernels: the matmul, and the one that packs its panels."""
         operand = self.plan.packed_operand()
         assert operand is not None
         return PrepackedMatmul(self.block(), self._packing(), operand)
 
     def _packing(self) -> Block:
-        """Builds the block of a kernel that packs all panels, in parallel loops over them."""
+        """Builds the body of the packing kernel: parallel loops over all panels, each of which
+        stores one panel.
+        """
         assert self.panels is not None
         b = Builder()
         out = param(self.names.own("packed"), self.panels.type)
@@ -160,7 +171,9 @@ class _Gemm(KernelRebuild):
         return rows
 
     def _program(self) -> list[Node]:
-        """Builds one chunk: packs the panel, then loops over the tiles of rows."""
+        """Builds the work of one iteration of the parallel loops: packs its panel of the right
+        operand, then loops over the tiles of rows.
+        """
         rows = self._tile_loops("")
         if not self.plan.in_place:
             if self.plan.size:
@@ -173,31 +186,39 @@ class _Gemm(KernelRebuild):
         return [copy.new(r) for r in block.results]
 
     def _held(self, hint: str, memory: Node) -> Node:
-        """Creates the variable through which a loop carries an array in memory.
+        """Creates the loop-carried variable for an array in memory, which each iteration updates.
 
         `hint` is its name, with a suffix if that is in use.
         """
         return Node("var", (), {"name": self.names.own(hint)}, memory.type)
 
     def _local(self, block: int = 0) -> Node:
-        """Allocates local memory for a panel, or for a block of it."""
+        """Allocates local memory for a panel of the right operand; if `block` is not 0, for so many
+        elements along its split contracted axis.
+        """
         type_ = TensorType(self.panel.dtype, self.panel.shape(block), "local")
         return self.b.alloc(name=self.names.own("panel"), type=type_)
 
     def _packed(self) -> Node:
-        """Returns memory with the packed panel, or with all prepacked panels."""
+        """Returns memory with the packed right operand: local memory to which the panel is packed
+        here, or the parameter with all panels that another kernel has packed.
+        """
         if self.panels is not None:
             return self.panels
         return self.panel.pack(self.b, self._local())
 
     def _right(self, packed: Node, block: Node | None) -> Node:
-        """Loads the packed panel, or the block of it with this number."""
+        """Loads the right operand of one dot from packed memory: the panel of this iteration, or
+        block number `block` of it along the split contracted axis.
+        """
         if self.panels is None:  # local memory has only the last packed block
             return self._panel(packed, [], None)
         return self._panel(packed, self.plan.which, block)
 
     def _panel(self, memory: Node, which: Sequence[Node], block: Node | None) -> Node:
-        """Loads panel `which` from memory, or the block of it with this number."""
+        """Loads a panel from memory with packed panels, at the indices `which`. If `block` is not
+        None, loads only block number `block` of its split contracted axis.
+        """
         shape = self.panel.shape(self.plan.size)
         corner = [constant(0, I64)] * len(shape)
         if block is not None:
@@ -206,7 +227,9 @@ class _Gemm(KernelRebuild):
         return self.b.load(memory, *which, *corner, type=TensorType(memory.dtype, shape, "tile"))
 
     def _product(self, rows: _Rows, right: Node, block: Node | None) -> Node:
-        """Builds the dot of a tile of rows with the packed panel, or with a block of it."""
+        """Builds the dot of one tile of rows with the packed panel, and the prefetch of the next
+        panel. If `block` is not None, only that block of the contracted axis is multiplied.
+        """
         left = NestCopy(self.b, self.old, rows.swap, rows.renamed).new(
             self.dot.args[1 - self.plan.right]
         )
@@ -224,7 +247,11 @@ class _Gemm(KernelRebuild):
         return made
 
     def _next(self, block: Node | None) -> Node | None:
-        """Returns the memory to prefetch: the panel after this one, or the next block of it.
+        """Returns a load of the data to prefetch during this dot: the next panel, or the next block
+        of this panel.
+
+        None if several groups of rows share a panel, if there is only one panel and it is in one
+        block, or if the panel is not loaded from an array directly.
 
         None if there is only one panel, or if the next chunk uses the same panel with other rows.
         """
@@ -264,7 +291,9 @@ class _Gemm(KernelRebuild):
         return self._dot(row, right, (ROW, *names), (ROW, self.plan.lane))
 
     def _dot(self, left: Node, right: Node, names: Sequence[str], made: Sequence[str]) -> Node:
-        """Builds the dot of a block, whose axes have these names, with a packed panel."""
+        """Builds the dot node of a block of rows and a packed panel. `names` are the axes of the
+        left block, `made` those of the result.
+        """
         behind = (PAIR,) if self.panel.group > 1 else ()
         if behind:
             *outer, last = map(static, left.shape)
@@ -288,7 +317,9 @@ class _Gemm(KernelRebuild):
     # ---- blocks of a long contracted axis
 
     def _read(self, memory: Node, place: Sequence[Node]) -> Node:
-        """Loads the partial sums of one tile of rows."""
+        """Loads the partial sums of one tile of rows from local memory; `place` are the indices of
+        the tile.
+        """
         return self.b.load(memory, *place, *self._corner(), type=self.dot.tensor)
 
     def _corner(self) -> list[Node]:
@@ -330,7 +361,8 @@ class _Gemm(KernelRebuild):
         return items(self.b, self.b.op("loop", init, {"kind": "serial"}, (block,)))[-1]
 
     def _over(self, rows: _Rows, memory: Node, body: Callable[[Node], Node]) -> Node:
-        """Builds serial loops over the tiles of rows, which carry `memory`.
+        """Builds serial loops over the tiles of rows, which carry the array `memory` from tile to
+        tile.
 
         `body` builds one iteration: it returns the memory after one tile.
         """

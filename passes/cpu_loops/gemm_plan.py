@@ -80,7 +80,9 @@ class GemmPlan:
         self.ahead = self._ahead()
 
     def packed_operand(self) -> int | None:
-        """Returns the number of the packed operand; None if another kernel cannot pack it."""
+        """Returns which operand (0, 1, ...) of the tile kernel the packed panels come from; None if
+        the panels cannot be packed by another kernel.
+        """
         memory, *index = self.panel.load.args
         is_named = not any(map(is_load, topological(index)))
         is_read_once = all(n is self.panel.load for n in reads(self.block, memory))
@@ -110,7 +112,9 @@ class GemmPlan:
         return is_few or is_packed
 
     def _groups(self) -> int:
-        """Returns the number of groups of tiles of rows, so that all threads have work."""
+        """Picks into how many groups to split the tiles of rows of each panel, so that all threads
+        have work.
+        """
         if not self.below:
             return 1
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut])
@@ -125,7 +129,9 @@ class GemmPlan:
         return min(groups, most)
 
     def _ahead(self) -> int:
-        """Returns the prefetch distance of the left operand, in rows; 0 for no prefetch."""
+        """Picks how many rows before their use the rows of the left operand are prefetched; 0 for
+        no prefetch.
+        """
         left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
         if self.rows == 1 or self.in_place or not self.below or not is_load(left):
             return 0
@@ -135,7 +141,9 @@ class GemmPlan:
         return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
 
     def counts(self, is_prepacked: bool) -> Counts:
-        """Counts for all chunks together; `is_prepacked`: another kernel packs the panels."""
+        """Counts the instructions and bytes of the whole matmul. `is_prepacked`: another kernel
+        packs the panels, so packing is not counted.
+        """
         panel, mma = self.panel, self.mma
         tiles = math.prod(extent_of(n) for n in self.nest)
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
@@ -159,7 +167,9 @@ class GemmPlan:
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:
-    """True if 2, 4, 8, ... threads, up to the number of cores, would have unbalanced work."""
+    """True if `chunks` equal pieces of work do not divide evenly among 2, 4, 8, ... threads, up to
+    the number of cores, so that some thread would idle.
+    """
     threads = (1 << i for i in range(1, cpu.cores.bit_length()))
     most = chunks * (1 + cpu.matmuls.imbalance)
     return any(-(-chunks // t) * t > most for t in threads)

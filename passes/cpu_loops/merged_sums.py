@@ -16,7 +16,9 @@ from stack.rewrite.engine import Scope
 
 
 def unmerged(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Rewrites reduce(reshape(x)) over merged axes as a reduction over the axes of x."""
+    """Rewrites a reduction over axes that a reshape has merged as a reduction over the axes before
+    the reshape; None if the node is no such reduction.
+    """
     merge = node.args[0]
     axes: tuple[int, ...] = node.attrs["axes"]
     if not is_alias(merge) or scope.used_outside(merge, (node,)):

@@ -11,7 +11,7 @@ from stack.passes.tiling.loops import carry
 
 
 class NestCopy:
-    """One copy of a part of a kernel.
+    """Copies some nodes of a kernel's body, with some values replaced; each node is copied once.
 
     Args:
         b: the builder of the copy.
@@ -29,7 +29,9 @@ class NestCopy:
         self.indices = indices
 
     def new(self, node: Node) -> Node:
-        """Returns the copy of a node. Parallel loops become serial."""
+        """Returns the copy of a node and of all nodes that it depends on. Parallel loops become
+        serial.
+        """
         if node not in self.done:
             made = self._make(node)
             carry(self.b, self.old, node, made)

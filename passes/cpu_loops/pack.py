@@ -20,7 +20,8 @@ MOST_BLOCKS = 16  # limit of the search for a number of blocks that divides an a
 def block_size(
     extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1
 ) -> int | None:
-    """Picks how many elements of the first axis to pack at once; 0 for all, None if none fits.
+    """Picks how many elements of the first contracted axis of a panel are packed at once, so that
+    they fit in the cache; 0 for all, None if no number fits.
 
     Args:
         extents: extents of the contracted axes.
@@ -72,7 +73,7 @@ class Panel:
     group: int = 1
 
     def size(self, name: str) -> int:
-        """Returns the extent of an axis."""
+        """Returns the extent of the axis `name` of the operand."""
         size = self.load.shape[self.names.index(name)]
         assert isinstance(size, int)
         return size
@@ -92,7 +93,9 @@ class Panel:
         return self.names[-1] == self.lane
 
     def shape(self, block: int = 0) -> tuple[int, ...]:
-        """Returns the shape of the packed panel, or of one block of the cut axis."""
+        """Returns the shape of the packed panel; if `block` is not 0, with so many elements of the
+        axis `cut` only.
+        """
         sizes = {n: self.size(n) for n in self.contracted}
         if block:
             sizes[self.cut] = block
@@ -109,7 +112,8 @@ class Panel:
         block: int = 0,
         place: Sequence[Node] = (),
     ) -> Node:
-        """Copies the panel, or one block of the cut axis from `start`, to memory. Returns it.
+        """Stores the panel in memory in packed order, and returns the memory after that. With
+        `block`, only `block` elements of the axis `cut` are stored, from index `start` on.
 
         This is one store of a block; the printer chooses the loops and the transposes.
         `place`: index of the panel, if memory has several.

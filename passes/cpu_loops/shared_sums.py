@@ -25,7 +25,9 @@ from stack.target import Cpu
 
 
 def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Splits a reduction in two stages if it would be long work for one thread, else None."""
+    """Splits one reduction into two, over parts of its axis and over their results, if a single
+    thread would compute most of it. Returns the replacement, None to keep the reduction.
+    """
     source, axes = node.args[0], sorted(int(a) for a in node.attrs["axes"])
     sizes = [s for s in source.shape if isinstance(s, int)]
     is_run = axes == [*range(axes[0], axes[0] + len(axes))] if axes else False
@@ -60,18 +62,24 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _work(source: Node) -> float:
-    """Returns the operations on an element: the addition, and the fused elementwise operand."""
+    """Estimates the operations for each element that is reduced: one to combine it, and those of
+    the elementwise ops that compute it.
+    """
     return 1 + sum(map(flops_of, topological([source], lambda n: _is_like(n, source))))
 
 
 def _pays(work: float, cpu: Cpu) -> bool:
-    """True if a second kernel is profitable for so many operations, at one vector each cycle."""
+    """True if `work` operations take one thread so long that splitting them over the cores saves
+    more than launching a second kernel costs.
+    """
     alone = work / (cpu.lanes * cpu.clock)
     return alone / cpu.parts.threads + 2 * cpu.launch < cpu.parts.gain * alone
 
 
 def _parts(extent: int, cpu: Cpu) -> int:
-    """Picks the number of parts: some for each core, preferably a divisor of the axis."""
+    """Picks into how many parts to split a reduced axis of this extent: a few for each core,
+    preferably a divisor of the extent.
+    """
     near = [p for p in _counts(cpu) if extent % p == 0 and extent >= cpu.parts.least * p]
     return min(near, key=lambda p: _distance(p, cpu), default=cpu.parts.each * cpu.cores)
 
@@ -106,7 +114,9 @@ def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None
 
 
 def _is_stage(node: Node, scope: Scope) -> bool:
-    """True if a reduction is already one of two stages."""
+    """True if a reduction already is one of two stages: it reads the result of a reduction of the
+    same kind, or such a reduction reads its result.
+    """
     others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
     others += [a for a in node.args if is_reduction(a)]
     return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
@@ -132,7 +142,7 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -
 
 
 def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
-    """Returns the operand of a reduction in another shape.
+    """Returns the operand of a reduction, reshaped to `shape`.
 
     Elementwise ops that nothing else reads are rebuilt in that shape: a reshape between them and
     the reduction would prevent contiguous loops.
@@ -158,7 +168,8 @@ def _is_like(node: Node, root: Node) -> bool:
 
 
 def _last(node: Node) -> DType:
-    """Returns the type in which the second stage accumulates: f64 for a sum of floats.
+    """Returns the element type in which the second stage of a two-stage reduction accumulates: f64
+    for a sum of floats.
 
     Otherwise it is the type of the reduction, or f32 for 16-bit floats.
     """
@@ -167,7 +178,9 @@ def _last(node: Node) -> DType:
 
 
 def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scope) -> Node:
-    """Reduces each part, then the parts, then the remainder of the axis."""
+    """Builds a two-stage reduction: reduces each of the `parts` parts of the axis, then their
+    results together with the elements that are left over.
+    """
     source, kind, first = node.args[0], node.attrs["kind"], axes[0]
     dtype = wide(node.dtype)
     before, after = source.shape[:first], source.shape[axes[-1] + 1 :]
@@ -195,7 +208,7 @@ def _cast(x: Node, dtype: DType) -> Node:
 
 
 def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
-    """Slices a range of an axis."""
+    """Slices an array: elements `start` to `stop` (exclusive) along one axis."""
     if (start, stop) == (0, x.shape[axis]):
         return x
     rank = x.tensor.rank

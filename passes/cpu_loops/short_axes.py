@@ -29,12 +29,16 @@ class _SeparateAxes(Exception):
 
 
 def ends_short(shape: Sequence[int], cpu: Cpu) -> bool:
-    """True if the last axis is shorter than a vector, and others can be merged with it."""
+    """True if the last axis of a shape is shorter than a vector of the CPU, and the axes before it
+    are long enough to be merged with it.
+    """
     return len(shape) > 2 and 1 < shape[-1] < cpu.lanes and shape[-2] > 1
 
 
 def is_across(shape: Sequence[int], axes: Sequence[int]) -> bool:
-    """True if a reduction is over the last axis and others, but not the second to last."""
+    """True if the reduced `axes` include the last axis and others, but not the second to last one,
+    so that the last two axes cannot be merged directly.
+    """
     last = len(shape) - 1
     return len(axes) > 1 and last in axes and last - 1 not in axes
 
@@ -74,12 +78,17 @@ class _Group:
         self.added: dict[Node, Node] = {}  # parameter -> its value outside
 
     def loop(self) -> Node | None:
-        """Rewrites a group without reductions."""
+        """Rewrites an elementwise group: operands that lack one of the last two axes are broadcast
+        to both by separate groups. None if there are no such operands.
+        """
         results = [self._joined(r) for r in self.body.results]
         return self._group(self.group, results) if self.added else None
 
     def reduced(self, sums: list[Node]) -> Node | None:
-        """Splits reductions into two groups: over all axes but the last one, then over that one."""
+        """Splits the reductions `sums` over the last axis and others into two groups: the first
+        reduces all of these axes but the last one, the second reduces the last. None if `is_across`
+        is false.
+        """
         axes = tuple(int(a) for a in sums[0].attrs["axes"])
         last = len(self.shape) - 1
         if not is_across(self.shape, axes):
@@ -119,7 +128,9 @@ class _Group:
         return Node("fusion", args, attrs, self.group.type, (block,))
 
     def _group(self, group: Node, results: list[Node]) -> Node:
-        """Builds a group with new results and the parameters that they read."""
+        """Builds a fusion group like `group` that returns other results, with just the parameters
+        that they need.
+        """
         known = {**self.outside, **self.added}
         params = [n for n in topological(results) if n in known]
         names = {self.done[n]: name for n, name in self.body.names.items() if n in self.done}
@@ -129,11 +140,15 @@ class _Group:
         return Node("fusion", args, group.attrs, result_type(block.type), (block,))
 
     def _is_whole(self, node: Node) -> bool:
-        """True if a value has all elements of the space, and its last two axes."""
+        """True if a value has as many elements as the index space of the group, and the same last
+        two axes.
+        """
         return node.shape[-2:] == self.shape[-2:] and node.tensor.size == math.prod(self.shape)
 
     def _joined(self, root: Node) -> Node:
-        """Rewrites a value of the whole space so that its last two axes can be merged."""
+        """Rewrites a value of the group so that all values it is computed from have both of the
+        last two axes, which can then be merged. Raises `_SeparateAxes` if one cannot have both.
+        """
 
         def is_inside(node: Node) -> bool:
             return (is_elementwise(node) or is_alias(node)) and self._is_whole(node)

@@ -18,17 +18,19 @@ WIDE = DTYPES["i16"]  # type of elements with the offset
 
 
 def raised(b: Builder, block: Node, by: int) -> Node:
-    """Adds an offset to a block of narrow integers."""
+    """Adds the offset `by` to all elements of a block of narrow signed integers, so that they
+    become unsigned.
+    """
     return b.add(widened(b, block), by)
 
 
 def widened(b: Builder, block: Node) -> Node:
-    """Widens a block of narrow integers to the type of elements with the offset."""
+    """Converts a block of narrow signed integers to the type that their sum with the offset has."""
     return b.cast(block, type=block.tensor.with_dtype(WIDE))
 
 
 def zeros(b: Builder, dtype: DType, shape: Sequence[int]) -> Node:
-    """Returns a block of zeros in local memory."""
+    """Allocates local memory of a shape, fills it with zeros, and loads it as a block."""
     size = math.prod(shape)
     memory = b.alloc(name="zeros", type=TensorType(dtype, (size,), "local"))
     line = TensorType(dtype, (size,), "tile")
@@ -38,6 +40,8 @@ def zeros(b: Builder, dtype: DType, shape: Sequence[int]) -> Node:
 
 
 def lowered(b: Builder, product: Node, offsets: Node) -> Node:
-    """Subtracts from a dot the row that the offset of the left operand has added to it."""
+    """Corrects a dot whose left operand was made unsigned by an offset: subtracts `offsets`, the
+    row that the offset has added to each column.
+    """
     row = b.reshape(offsets, type=offsets.tensor.with_shape(offsets.shape[1:]))
     return b.sub(product, b.broadcast(row, axes=(1,), type=product.tensor))

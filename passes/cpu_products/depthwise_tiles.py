@@ -17,7 +17,7 @@ from stack.target import Cpu
 def shared_tile(
     dot: Node, roles: Roles, lanes: Sequence[int], rows: int, cpu: Cpu
 ) -> tuple[int, int] | None:
-    """Picks the rows and columns of a tile with the least cost.
+    """Picks the rows and columns of a tile of a depthwise convolution's result with the least cost.
 
     Args:
         dot: the convolution, as a dot with windows.

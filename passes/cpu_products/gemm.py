@@ -36,12 +36,15 @@ WIDTHS = tuple(PREFERRED_ROWS)
 
 
 def most_rows(vectors: int, cpu: Cpu) -> int:
-    """Returns the largest number of rows of a tile with so many vectors in a row."""
+    """Returns the largest number of rows of a matmul tile whose sums fit in registers, if each row
+    has `vectors` vectors of columns.
+    """
     return min(cpu.most_rows(vectors), MOST_ROWS)
 
 
 def tile_cost(rows: int, vectors: int, cpu: Cpu) -> float:
-    """Returns the cost of one step along the contracted axes for a tile.
+    """Returns the cost of multiplying one element of depth (of the contracted axes) in a tile of
+    `rows` rows and `vectors` vectors of columns.
 
     A tile loads each of its vectors of the panel once, and one element for each of its rows.
     """
@@ -50,7 +53,9 @@ def tile_cost(rows: int, vectors: int, cpu: Cpu) -> float:
 
 
 def column_cost(vectors: int, cpu: Cpu) -> float:
-    """Returns the cost of an element in a tile of so many vectors, relative to the best width."""
+    """Returns the cost of one column in a tile that is `vectors` vectors wide, relative to the best
+    width.
+    """
 
     def cost(vectors: int) -> float:
         rows = most_rows(vectors, cpu)
@@ -60,7 +65,8 @@ def column_cost(vectors: int, cpu: Cpu) -> float:
 
 
 def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
-    """Picks the columns of a tile that cover the extent at the least cost.
+    """Picks the columns of a tile for a matmul with `extent` columns: the width at which covering
+    all columns costs least.
 
     Tiles of few rows leave registers free. They are wider, so that memory is read in longer runs.
     """
@@ -81,7 +87,9 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
 
 def _fits(vectors: int, rows: int, cpu: Cpu) -> bool:
-    """True if the sums fit in registers. For one row, the right operand stays in memory."""
+    """True if the sums of a tile of `rows` rows and `vectors` vectors of columns fit in registers.
+    For one row, no registers are needed for the right operand, which stays in memory.
+    """
     return vectors <= cpu.sums if rows == 1 else rows <= cpu.most_rows(vectors)
 
 
@@ -96,7 +104,9 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
 
 
 def memory_of(operand: Node) -> Node:
-    """Returns the array that a matmul reads for an operand, without the windows over it."""
+    """Returns the array that a matmul reads for an operand: the operand itself, or the array under
+    its windows.
+    """
     return operand.args[0] if in_windows(operand) else operand
 
 
@@ -117,7 +127,9 @@ def check_worth(dot: Node, cpu: Cpu) -> None:
 
 
 def is_kept(group: Node, dot: Node) -> bool:
-    """True if the right operand of a group's dot is the same in all calls, such as a weight."""
+    """True if the right operand of a group's dot is the same array in all calls, such as a weight,
+    so that it can be packed once.
+    """
     memory, params = memory_of(dot.args[roles_of(dot, by_lane=True).right]), group.blocks[0].params
     return memory in params and runs_once(maker(behind(group.args[params.index(memory)])))
 
@@ -125,7 +137,10 @@ def is_kept(group: Node, dot: Node) -> bool:
 def tile_of(
     dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0, is_kept: bool = False
 ) -> tuple[int, int]:
-    """Picks the rows and columns of a tile, unless they are given.
+    """Picks the rows and columns of the tile that computes a dot; `rows` and `lanes` (columns) that
+    are not 0 are kept.
+
+    `is_kept`: whether the right operand is the same in all calls.
 
     `is_kept`: whether the right operand is the same in all calls.
     """
@@ -151,7 +166,8 @@ def tile_of(
 
 
 def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int, Mma | None]:
-    """Picks the rows and columns of a tile, and the instruction that multiplies it.
+    """Picks the rows and columns of the tile that computes a dot, and the matrix instruction that
+    multiplies it, None for none. `rows` and `lanes` that are not 0 are kept.
 
     Raises CannotTile if no block of a panel fits in the cache.
     """
@@ -169,7 +185,9 @@ def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[in
 
 
 def is_row_of_sums(dot: Node) -> bool:
-    """True for a vector times a matrix with contiguous contracted axis: a reduction, not a tile."""
+    """True for a dot of a vector and a matrix whose contracted axis is contiguous: such a dot is
+    lowered as a reduction, not in tiles.
+    """
     if not result_names(dot):
         return True
     roles = roles_of(dot, by_lane=True)

@@ -46,7 +46,8 @@ def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
 
 
 def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
-    """True if a matmul is to sum along the contracted axis in vectors.
+    """True if the vectors of a matmul should run along the contracted axis, each lane with its own
+    partial sum.
 
     It has few rows, its right operand is contiguous along that axis, and the lanes of a vector
     divide it.
@@ -60,7 +61,8 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
 
 
 def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float]) -> int:
-    """Picks the rows of a tile. Few rows recompute little, but each tile reads the panel again.
+    """Picks the rows of a tile, between `least` and `most`, that cover `extent` rows at the least
+    total cost.
 
     `cost`: the cost of a tile of so many rows.
     """
@@ -70,7 +72,9 @@ def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float
 
 
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
-    """Picks the rows and columns of a tile that is summed in vectors along the contracted axis."""
+    """Picks the rows and columns of a tile whose vectors run along the contracted axis, each lane
+    with its own partial sum.
+    """
     height = roles.sizes[roles.row] if roles.row else 1
     most = cpu.most_rows(cpu.matmuls.depth_columns)
     rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + cpu.matmuls.column_cost)

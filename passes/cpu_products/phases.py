@@ -77,7 +77,9 @@ def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
 
 
 def _has_phases(node: Node, cpu: Cpu) -> bool:
-    """True if the image is dilated, and padding the taps to whole phases adds few zeros."""
+    """True if a transposed convolution dilates its image, so that it has several phases, and
+    padding the taps to a multiple of the dilation adds few zeros.
+    """
     at, steps = node.attrs, node.attrs["lhs_dilation"]
     sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
     if at.get("channels_last") or node.tensor.rank < 3 or not node.dtype.is_float:
@@ -109,7 +111,8 @@ def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: l
 
 
 def _by_phase(node: Node, taps: list[int], channels: int, outs: int) -> Node:
-    """Returns the weight of all phases with axes `g p.. t.. c o`, without g for one group.
+    """Rearranges the weight of a transposed convolution for the matmul of all phases: axes `g p..
+    t.. c o`, without g for one group.
 
     Zeros pad it to so many channels and results (`outs`).
     """
@@ -136,7 +139,7 @@ def _by_phase(node: Node, taps: list[int], channels: int, outs: int) -> Node:
 
 
 def _inside(x: Node, low: list[int], high: list[int]) -> Node:
-    """Crops an array by so many elements at both ends of each axis."""
+    """Crops an array: removes `low` elements from the start and `high` from the end of each axis."""
     if not any((*low, *high)):
         return x
     limit = tuple(static(n) - v for n, v in zip(x.shape, high, strict=True))

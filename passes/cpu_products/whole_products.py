@@ -26,7 +26,9 @@ from stack.target import Cpu, Mma
 
 
 def whole_product(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Pads a matmul for an instruction and slices its result; None if padding does not apply."""
+    """Pads the operands of a matmul with zeros so that a matrix instruction divides its extents,
+    and slices the result back; None if the matmul needs or allows no padding.
+    """
     cpu = scope.log.cpu
     known = cpu.mmas(product_types(node))
     if not known or any(map(in_windows, node.args)):
@@ -79,7 +81,9 @@ def _along_deepest(dot: Node, roles: Roles, depth: str) -> Node | None:
 
 
 def _padded(x: Node, names: Sequence[str], more: Mapping[str, int]) -> Node:
-    """Pads an array with zeros at the ends of some axes."""
+    """Appends zeros to an array: `more[name]` at the end of the axis `name`, for the axes in
+    `more`. `names` are the names of all its axes.
+    """
     high = tuple(more.get(n, 0) for n in names)
     if not any(high):
         return x

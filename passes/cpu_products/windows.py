@@ -34,7 +34,7 @@ def why_library(conv: Node, cpu: Cpu) -> str:
 
 
 def fills_vectors(conv: Node, cpu: Cpu) -> bool:
-    """True if vectors of the results of one position have few idle lanes.
+    """True if the results of a convolution at one position fill its vectors, with few idle lanes.
 
     Also true if the convolution is padded for a matrix instruction: a library multiplies in the
     same tiles, with as many idle lanes.
@@ -45,14 +45,17 @@ def fills_vectors(conv: Node, cpu: Cpu) -> bool:
 
 
 def _results_and_lanes(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Returns the results that one matmul has at a position, and the lanes of a vector of them."""
+    """Returns how many results (output channels) a convolution's matmul computes at one position,
+    and how many of them a vector has.
+    """
     parts = 1 if has_single_channels(conv) else conv.attrs["groups"]
     results = static(channels_second(conv.shape, conv.attrs)[1]) // parts
     return results, cpu.vector_bytes // wide(conv.dtype).bytes
 
 
 def multiplies_places(conv: Node, cpu: Cpu) -> bool:
-    """True if the matmul is to be vectorized along the positions of a row.
+    """True if the vectors of a convolution's matmul should run along the positions of an image row,
+    not along output channels.
 
     This is for convolutions whose few results would leave lanes idle. The row must fill a vector
     and have stride 1. The type must be wide, so that no instruction packs neighbours.
@@ -68,7 +71,8 @@ def multiplies_places(conv: Node, cpu: Cpu) -> bool:
 
 
 def _fills_little(conv: Node, cpu: Cpu) -> bool:
-    """True if multiply-adds are faster than the fastest matrix instruction.
+    """True if the convolution has so few channels or results that multiply-add instructions are
+    faster than the fastest matrix instruction.
 
     It multiplies zeros too if the channels or results of the convolution do not fill it.
     """
@@ -107,8 +111,9 @@ def missing_of_tiles(conv: Node, cpu: Cpu) -> tuple[int, int]:
 
 
 def missing(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Returns how many channels, and how many results, to append to each group of a convolution, so
-    that an instruction divides them."""
+    """Returns how many input channels, and how many results (output channels), to append to each
+    group of a convolution, so that a matrix instruction divides them.
+    """
     if any(found := missing_of_tiles(conv, cpu)):
         return found
     group = min((m.group for m in cpu.mmas(product_types(conv))), default=1)
@@ -168,7 +173,8 @@ def product_of_windows(node: Node, cpu: Cpu) -> Node:
 
 
 def _reads_planes(x: Node, conv: Node, cpu: Cpu) -> bool:
-    """True if an image that was transposed to channels last is read before its transpose.
+    """True if a convolution should read its image, which was transposed to channels last, as it was
+    before that transpose: in planes, one for each channel.
 
     Its elements are then multiplied one by one. This is profitable for few planes, or if the image
     fits in the cache. Otherwise each element of many planes costs a cache line.
@@ -180,7 +186,9 @@ def _reads_planes(x: Node, conv: Node, cpu: Cpu) -> bool:
 
 
 def contraction_of(node: Node) -> Node:
-    """Returns the dot from which a result is computed, by following first arguments."""
+    """Returns the dot that a result is computed from: follows the first argument of each node until
+    it reaches one.
+    """
     while node.op != "dot":
         node = node.args[0]
     return node
@@ -207,7 +215,9 @@ def product_of_places(node: Node) -> Node:
 
 
 def _in_groups(w: Node, names: list[str], groups: int) -> tuple[Node, list[str]]:
-    """Splits the results axis of a weight into groups. Returns it with the names of its axes."""
+    """Reshapes the weight of a grouped convolution: splits its axis of results into groups and
+    results of a group. Returns the weight with the names of its new axes.
+    """
     at = names.index("o")
     sizes = groups, floordiv(w.shape[at], groups)
     return reshaped(w, (*w.shape[:at], *sizes, *w.shape[at + 1 :])), [*names[:at], "g", *names[at:]]

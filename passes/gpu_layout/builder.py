@@ -31,7 +31,9 @@ class ThreadBuilder:
         return self._names.numbered(hint)
 
     def type_of(self, dtype: DType, layout: Layout) -> TensorType:
-        """The type of a tile in a layout."""
+        """Returns the loop-level type of a tile in a layout: with axes for warps, lanes and
+        registers.
+        """
         shape = (self.warps, WARP, *(s.registers for s in layout))
         return TensorType(dtype, shape, "tile")
 
@@ -45,18 +47,22 @@ class ThreadBuilder:
         layout: Layout = (),
         attrs: Mapping[str, object] | None = None,
     ) -> ThreadValue:
-        """An op whose result is in a layout."""
+        """Builds a node with this op, arguments and element type, whose result is in `layout`."""
         type_ = self.type_of(dtype, layout)
         return ThreadValue(self.b.op(name, args, attrs, hint=type_), layout)
 
     def apply(self, op: str, *args: ThreadValue | int) -> ThreadValue:
-        """An elementwise op of values in the same layout."""
+        """Builds an elementwise op of values that are in the same layout; integers become
+        constants.
+        """
         first = next(a for a in args if isinstance(a, ThreadValue) and not a.is_uniform)
         nodes = [a.node if isinstance(a, ThreadValue) else constant(a, first.dtype) for a in args]
         return ThreadValue(self.b.op(op, nodes), first.layout)
 
     def elementwise(self, node: Node, args: Sequence[ThreadValue], layout: Layout) -> ThreadValue:
-        """The elementwise op of a node on tiles in a layout and scalars."""
+        """Builds the elementwise op of a tile-level node from the values of its operands: tiles in
+        `layout`, or scalars.
+        """
         nodes = [
             a.node if a.is_uniform or a.layout == layout else self.broadcast(a, (), layout).node
             for a in args
@@ -71,11 +77,13 @@ class ThreadBuilder:
         return reduce(lambda total, part: self.apply("add", total, part), parts)
 
     def scaled(self, value: ThreadValue, factor: int) -> ThreadValue:
-        """A value times a number of at least 1."""
+        """Multiplies a value by a factor of at least 1; without a multiplication for 1."""
         return self.apply("mul", value, factor) if factor > 1 else value
 
     def broadcast(self, value: ThreadValue, axes: Sequence[int], layout: Layout) -> ThreadValue:
-        """A value whose axes become `axes` of a layout, repeated along all others."""
+        """Broadcasts a value to `layout`: its own axes become the axes `axes` of the result, which
+        repeats it along all others.
+        """
         if not value.is_uniform and len(axes) == len(layout):
             return value
         own = () if value.is_uniform else (0, 1, *(2 + a for a in axes))
@@ -87,16 +95,20 @@ class ThreadBuilder:
         return self.broadcast(ThreadValue(constant(value, dtype)), (), layout)
 
     def per_thread(self, value: ThreadValue) -> ThreadValue:
-        """A scalar as one number per thread."""
+        """Converts a uniform scalar, one number for the thread block, to one number for each
+        thread.
+        """
         return self.broadcast(value, (), ()) if value.is_uniform else value
 
     def reshape(self, value: ThreadValue, layout: Layout) -> ThreadValue:
-        """A tile with the same registers in another layout."""
+        """Reshapes a tile to another layout in which each thread has the same elements in the same
+        registers.
+        """
         type_ = self.type_of(value.dtype, layout)
         return ThreadValue(self.b.reshape(value.node, type=type_), layout)
 
     def transpose(self, value: ThreadValue, order: Sequence[int]) -> ThreadValue:
-        """A tile with its axes in another order."""
+        """Transposes a tile: axis `order[i]` becomes axis i. No element moves to another thread."""
         if list(order) == sorted(order):
             return value
         perm = (0, 1, *(2 + i for i in order))
@@ -114,7 +126,9 @@ class ThreadBuilder:
         return self.broadcast(self.along(layout[axis], dtype), (axis,), layout)
 
     def along(self, share: Share, dtype: DType = I32) -> ThreadValue:
-        """The index of each element along an axis: the sum of its digits times their weights."""
+        """Builds the index of each element along one axis with this share (distribution over
+        registers and threads): the sum of its digits times their weights.
+        """
         if isinstance(share, Point) and share.at is not None:
             return self.broadcast(ThreadValue(share.at), (), (share,))
         inner = 1
@@ -131,11 +145,15 @@ class ThreadBuilder:
         return self.sum(parts) if parts else self.full(0, dtype, (share,))
 
     def terms(self, weighted: Iterable[tuple[Digit, int]]) -> list[ThreadValue]:
-        """Digits of the thread number times their weights, in each thread."""
+        """Builds, in each thread, the terms digit * weight for those digits of an index that are
+        bits of the thread number.
+        """
         return [self.scaled(self.digit(digit), weight) for digit, weight in weighted]
 
     def digit(self, digit: Digit, dtype: DType = I32) -> ThreadValue:
-        """A digit of the thread number, in each thread."""
+        """Builds the value, in each thread, of a digit of an index that is some bits of the thread
+        number.
+        """
         axis, count = (0, self.warps) if digit.of_warps else (1, WARP)
         stride = digit.stride // WARP if digit.of_warps else digit.stride
         return self._digit_of(self._iota(axis, dtype), stride, digit.count, count)
@@ -144,13 +162,17 @@ class ThreadBuilder:
         return ThreadValue(self.b.iota(axis=axis, type=self.type_of(dtype, layout)), layout)
 
     def _digit_of(self, number: ThreadValue, stride: int, count: int, end: int) -> ThreadValue:
-        """A digit of a number that is less than `end`."""
+        """Extracts a digit from a number below `end`: `number // stride % count`, without the
+        remainder if it is not needed.
+        """
         if stride > 1:
             number = self.apply("div", number, stride)
         return self.apply("rem", number, count) if stride * count < end else number
 
     def is_first_copy(self, layout: Layout) -> ThreadValue | None:
-        """True in the first thread of those that have the same elements; None if no two have."""
+        """Builds a condition that selects one thread, the first, among threads that have copies of
+        the same elements of a tile; None if no two threads do.
+        """
         spare = (WARP * self.warps - 1) & ~bits_of(layout)
         tests: list[ThreadValue] = []
         for axis, bits, most in ((1, spare % WARP, WARP), (0, spare // WARP, self.warps)):

@@ -19,7 +19,9 @@ Dim = tuple[Node, int]  # a tile and one of its axes
 
 
 class DimClasses:
-    """The classes of all dims of a block that have more than one element (union-find)."""
+    """The equivalence classes of all dims of a kernel's tiles (union-find): dims in one class get
+    the same distribution over threads. Dims of one element have no class.
+    """
 
     def __init__(self, block: Block) -> None:
         self.root: dict[Dim, Dim] = {}
@@ -44,11 +46,13 @@ class DimClasses:
         return dim
 
     def dims(self, node: Node) -> list[Dim]:
-        """The dims of a tile that are in a class."""
+        """Returns the dims of a tile that have more than one element, and thus a class."""
         return [d for i in range(node.tensor.rank) if (d := (node, i)) in self.root]
 
     def is_cheap(self, node: Node) -> bool:
-        """True for scalars and for tiles of indices, which each use may recompute."""
+        """True for scalars, and for tiles of indices or masks, which each use may recompute in the
+        layout that it needs.
+        """
         if node not in self.cheap:
             self.cheap[node] = self._is_cheap(node)
         return self.cheap[node]
@@ -79,7 +83,9 @@ def is_memory(node: Node) -> bool:
 
 
 def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] | None:
-    """Pairs of dims of a reshape that only adds and drops dims of size 1; None for others."""
+    """Returns for a reshape that only adds and drops dims of size 1 the pairs (dim of the operand,
+    dim of the result) that correspond; None for other reshapes.
+    """
     first = [i for i, s in enumerate(source.shape) if s != 1]
     second = [i for i, s in enumerate(target.shape) if s != 1]
     if [source.shape[i] for i in first] != [target.shape[i] for i in second]:
@@ -88,7 +94,9 @@ def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] |
 
 
 def _equivalent(node: Node) -> Iterable[tuple[Dim, Dim]]:
-    """Pairs of dims that should have the same share, so that a node needs no conversion."""
+    """Yields the pairs of dims of a node's operands and result that should be distributed over
+    threads in the same way, so that the node needs no layout conversion.
+    """
     if is_loop(node):
         yield from _carried(node)
         if is_tile(node):

@@ -29,7 +29,9 @@ class IntegerRun(NamedTuple):
 
 
 class Contiguity:
-    """Steps and divisors of the integers of one kernel."""
+    """Analyzes the index tiles of one kernel along an axis: their step from one element to the
+    next, and a divisor of the first element.
+    """
 
     def __init__(self) -> None:
         self.integers = Integers()
@@ -86,7 +88,7 @@ class Contiguity:
         return divisor % group == 0 and ends_whole
 
     def _is_constant(self, mask: Node, axis: int, group: int) -> bool:
-        """True if a mask is constant in each group."""
+        """True if a mask has one value in each group of `group` neighbours along an axis."""
         if group == 1 or not mask.tensor.rank:
             return True
         if mask.op == "broadcast":
@@ -158,7 +160,7 @@ class Contiguity:
 
 
 def tile_of(access: Node) -> Node:
-    """The tile that a load or a store moves."""
+    """Returns the tile that a load returns, or that a store writes."""
     return access if access.op == "load" else access.args[1]
 
 

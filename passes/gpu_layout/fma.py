@@ -23,7 +23,7 @@ from stack.target.gpu_tuning import GpuLayouts
 
 @dataclass(frozen=True)
 class Fma:
-    """Matmuls of threads.
+    """Builds matmuls from multiply-adds, where each thread computes its own block of sums.
 
     Attributes:
         is_direct: True if threads load operands from global memory, False from shared memory.
@@ -37,7 +37,9 @@ class Fma:
     tuning: GpuLayouts
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
-        """The sums of a matmul in a layout, added to `start`: a loop over the depth."""
+        """Builds a matmul, added to `start`, as a loop over the depth (the contracted axis).
+        Returns its sums in `layout`.
+        """
         b = self.tiles.b
         few = min(self.tuning.unrolled, matmul.depth)
         outer, inner = (self._index(n) for n in (matmul.depth // few, few))
@@ -56,12 +58,14 @@ class Fma:
         return ThreadValue(b.add(start.node, part), layout)
 
     def _index(self, extent: int) -> Node:
-        """The index of a loop over a part of the depth."""
+        """Creates the index variable of a loop over `extent` elements of the depth."""
         name = self.tiles.fresh("d")
         return Node("var", (), {"name": name, "extent": extent}, TensorType(I32, ()))
 
     def _operand(self, matmul: Matmul, axis: int, share: Share, depth: Node) -> ThreadValue:
-        """The rows or columns of a thread at one depth."""
+        """Loads the rows (axis 0) or columns (axis 1) that each thread multiplies at index `depth`
+        of the contracted axis.
+        """
         operand = (matmul.left, matmul.right)[axis]
         is_depth_first = (axis == 1) != matmul.is_transposed[axis]
         if self.is_direct and operand.op == "load":

@@ -50,7 +50,9 @@ class GlobalMemory:
     # ---- loads
 
     def load(self, node: Node, layout: Layout) -> ThreadValue:
-        """A tile from memory, in a layout; a number for a load of one element."""
+        """Builds the load of a tile from global memory in a layout; of a single number if the load
+        has no axes.
+        """
         if not is_tile(node):
             return self._load_number(node)
         vectors = self.contiguity.vectors(node)
@@ -60,7 +62,9 @@ class GlobalMemory:
         return self.shared.converted(made, layout)
 
     def read(self, node: Node, layout: Layout, axis: int, vector: int) -> ThreadValue:
-        """A load whose vectors are along one axis of the tile."""
+        """Builds the load of a tile in a layout, with instructions that each move `vector`
+        neighbours along one axis.
+        """
         access = self._access(node, layout)
         order = _with_last(len(layout), axis)
         args = [self.values.memory(node.args[0]), *self._transposed(access, order)]
@@ -85,7 +89,9 @@ class GlobalMemory:
     # ---- stores
 
     def store(self, node: Node) -> Node:
-        """The memory after a store, which writes every element once."""
+        """Builds the store of a tile, in which one thread writes each element. Returns the memory
+        after it.
+        """
         value = node.args[1]
         if not is_tile(value):
             return self._store_number(node)
@@ -122,7 +128,9 @@ class GlobalMemory:
         return self.tiles.b.op("store", [memory, *nodes], {})
 
     def _has_partial_sectors(self, value: Node, own: Layout, vectors: Sequence[int]) -> bool:
-        """True if the lanes of a large tile would write less than whole sectors of memory."""
+        """True if storing a large tile in its own layout would write memory in pieces smaller than
+        a sector, the unit in which the GPU writes.
+        """
         axis = max(range(len(vectors)), key=lambda i: vectors[i])
         lanes = prod(d.count for d in own[axis].digits if d.of_lanes)
         vector = min(vectors[axis], own[axis].vector)
@@ -156,7 +164,9 @@ class GlobalMemory:
     # ---- indices and masks
 
     def _access(self, node: Node, layout: Layout) -> Access:
-        """The indices and the mask of a load or store, for each element in a layout."""
+        """Builds the indices and the mask with which threads execute a load or store, for each
+        element in `layout`.
+        """
         tile = tile_of(node).tensor
         index, mask, other = access_parts(node)
         test = None if mask is None else self._spread(mask, layout)
@@ -188,12 +198,12 @@ class GlobalMemory:
         return second if first is None else self.tiles.apply("and", first, second)
 
     def _spread(self, node: Node, layout: Layout) -> ThreadValue:
-        """An index or a mask as a tile in a layout."""
+        """Returns an index or a mask, a scalar or a tile, as a tile in `layout`."""
         value = self.values.operand(node, layout)
         return value if value.layout else self.tiles.broadcast(value, (), layout)
 
     def _transposed(self, access: Access, order: Sequence[int]) -> list[Node]:
-        """The indices and the mask with the axes of the tile in another order."""
+        """Returns the indices and the mask of an access for a tile whose axes are in another order."""
         parts = [*access.index, *([] if access.mask is None else [access.mask])]
         return [self.tiles.transpose(p, order).node for p in parts]
 
@@ -225,7 +235,9 @@ def _first_lane(share: Share) -> int:
 
 
 def _vector_axis(layout: Layout, vectors: Sequence[int]) -> int:
-    """The axis with the widest vectors; the last of them."""
+    """Returns the axis of a tile along which one access can move the most neighbours; the last such
+    axis.
+    """
     widths = [min(v, s.vector) for v, s in zip(vectors, layout, strict=True)]
     return max(range(len(layout)), key=lambda i: (widths[i], i))
 

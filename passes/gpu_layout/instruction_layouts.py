@@ -52,17 +52,22 @@ def warpgroup_grid(rows: int, warps: int) -> tuple[int, int]:
 
 
 def depth_share(depth: int) -> Share:
-    """The share of the depth in both operands."""
+    """Returns how the depth (the contracted axis) of both operands is distributed over lanes and
+    registers, as the matrix instruction of a warp prescribes.
+    """
     return share_of((2, 0), (4, 1), (depth // 8, 0))
 
 
 def right_share(columns: Share) -> Share:
-    """The share of the columns in the right operand, from that of the sums."""
+    """Returns how the columns of the right operand are distributed over threads, from `columns`,
+    their distribution in the sums.
+    """
     return share_of((8, 4), *((d.count, d.stride) for d in columns.digits[2:]))
 
 
 def warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
-    """The digits of warps in the share of an operand's rows, with their weights.
+    """Returns the digits of a row index that select the warp, with their weights, from the
+    distribution `share` of an operand's rows.
 
     None if `load_matrix` cannot load such rows: a lane's are 8 apart, and their number is even.
     """
@@ -74,7 +79,8 @@ def warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
 
 
 def swizzle_of(row_bytes: int) -> int:
-    """Bytes of a row within which chunks are swizzled for warpgroups; rows are powers of two.
+    """Returns the bytes of a row within which 16-byte chunks are permuted (swizzled) for
+    warpgroups; `row_bytes` is a power of two.
 
     Chunks of 16 bytes are permuted by the row number, so that eight rows are in different banks
     (PTX ISA, "Shared Memory Matrix Layout").
@@ -86,7 +92,9 @@ def swizzle_of(row_bytes: int) -> int:
 
 
 def fma_layout(matmul: Matmul, attributes: Attributes) -> Layout:
-    """The layout of sums of threads; empty if there are fewer sums than threads."""
+    """Returns the layout of the sums of a matmul that threads compute by multiply-adds; empty if
+    there are fewer sums than threads.
+    """
     extents = matmul.rows, matmul.columns
     if attributes.lanes:
         warps = attributes.warps

@@ -75,7 +75,9 @@ class Layouts:
         return blocked(sizes, vectors, self.threads, taken)
 
     def _choose(self, node: Node) -> None:
-        """Chooses shares for the dims of a tile whose classes have none."""
+        """Chooses the distribution over threads for those dims of a tile whose equivalence classes
+        have none yet.
+        """
         dims = [self.classes.of(d) for d in self.classes.dims(node)]
         known = [self.shares[d] for d in dims if d in self.shares]
         left = [d for d in dims if d not in self.shares]
@@ -88,7 +90,8 @@ class Layouts:
 
 
 def blocked(sizes: Sequence[int], vectors: Sequence[int], threads: int, taken: int = 0) -> Layout:
-    """Shares of the dims of a tile over the threads whose bits are not taken.
+    """Returns how the dims of a tile are distributed over threads: consecutive threads get
+    consecutive vectors. Bits of the thread number that are `taken` are not used.
 
     Args:
         sizes: of the dims.

@@ -40,7 +40,9 @@ KEPT_LOOPS = ("grid", "serial", "branch")  # loops that all threads run together
 
 
 def lower_kernel(kernel: Node, gpu: Gpu) -> Block:
-    """The block of a tile-level kernel at the loop level. Raises CannotDistribute."""
+    """Lowers the body of a tile-level kernel to threads, at the loop level. Raises CannotDistribute
+    if threads cannot compute it, for example for lack of shared memory.
+    """
     block = with_own_variables(kernel.blocks[0])
     attributes = Attributes.of(kernel, gpu)
     if sum(is_loop(n, "grid") for n in block.nodes) > 1:
@@ -83,7 +85,9 @@ class Lowering:
         self.around: list[Node] = []  # the indices of the enclosing loops
 
     def lowered(self) -> Block:
-        """The kernel's block at the loop level. Raises CannotDistribute."""
+        """Returns the body of the kernel at the loop level. Raises CannotDistribute if threads
+        cannot compute it.
+        """
         self._nodes(self.block)
         results = [self.values.memory(r) for r in self.block.results]
         return self.tiles.b.block(self.block.params, results)
@@ -210,7 +214,9 @@ class Lowering:
             self.values.define(node, self.results[node][0])
 
     def _carried(self, value: Node, param: Node) -> ThreadValue:
-        """Returns a carried value: memory, a number per thread, or a tile in a fixed layout."""
+        """Returns the initial value of a loop-carried variable `param` in the form in which all
+        iterations carry it: memory, a number per thread, or a tile in a fixed layout.
+        """
         if is_memory(value):
             return ThreadValue(self.values.memory(value))
         if is_tile(value):

@@ -15,7 +15,9 @@ from stack.passes.gpu_layout.values import Values
 
 @dataclass(frozen=True)
 class Mma:
-    """Matmuls of warps."""
+    """Builds matmuls of tiles by the matrix instruction of single warps, with operands in
+    registers.
+    """
 
     tiles: ThreadBuilder
     values: Values
@@ -23,7 +25,7 @@ class Mma:
     _loaded: dict[tuple[Node, Layout], ThreadValue] = field(default_factory=dict, init=False)
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
-        """The sums of a matmul, added to `start`."""
+        """Builds a matmul in the given layout of its sums, and adds it to `start`."""
         depth = depth_share(matmul.depth)
         rows, columns = layout[0], right_share(layout[1])
         left = self._operand(matmul.left, (rows, depth), 1, matmul.is_transposed[0])

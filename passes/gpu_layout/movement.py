@@ -25,13 +25,17 @@ class Movement:
     values: Values
 
     def transpose(self, node: Node, layout: Layout) -> ThreadValue:
-        """A transpose, whose operand has the same shares in another order."""
+        """Builds a transpose whose result is in `layout`: no element moves, since the operand is
+        taken in the layout with the same axes in another order.
+        """
         perm = [int(p) for p in node.attrs["perm"]]
         source = tuple(layout[perm.index(i)] for i in range(len(perm)))
         return self.tiles.transpose(self.values.at(node.args[0], source), perm)
 
     def reshape(self, node: Node, layout: Layout) -> ThreadValue:
-        """A reshape: of registers if only axes of size 1 change, else through shared memory."""
+        """Builds a reshape whose result is in `layout`: a view of registers if only axes of size 1
+        change, else through shared memory.
+        """
         (source,) = node.args
         if not source.tensor.rank:
             return self.tiles.broadcast(self.values.scalar(source), (), layout)
@@ -55,7 +59,9 @@ class Movement:
         return self.tiles.sum(map(self.tiles.scaled, indices, strides))
 
     def gather(self, node: Node, layout: Layout) -> ThreadValue:
-        """Elements of a vector at computed indices, from shared memory."""
+        """Builds a gather from a vector at computed indices: the vector is stored in shared memory,
+        and each thread loads its elements.
+        """
         source, index = node.args
         if source.tensor.rank != 1:
             raise CannotDistribute("a gather from more than one axis")

@@ -32,18 +32,24 @@ class Operands:
     _swizzled: dict[Node, StagedMatrix] = field(default_factory=dict, init=False)
 
     def add_prefetched(self, load: Node, staged: StagedMatrix) -> None:
-        """Records that a tile was prefetched to shared memory, so its load is not needed."""
+        """Records that a loop has prefetched a tile to the shared memory `staged`, so that the load
+        of it is not built again.
+        """
         self._prefetched[load] = staged
 
     def is_prefetched(self, node: Node) -> bool:
         return node in self._prefetched
 
     def padded(self, node: Node) -> StagedMatrix:
-        """Returns an operand with padded rows, for threads and warps; stored for each matmul."""
+        """Returns a matmul operand in shared memory with padded rows, for multiply-adds of threads
+        and matrix instructions of warps. It is stored anew for each matmul that uses it.
+        """
         return self._prefetched.get(node) or StagedMatrix(self.shared.stored(self._tile(node)))
 
     def swizzled(self, node: Node) -> StagedMatrix:
-        """An operand with swizzled rows, for warpgroups; stored once for all matmuls."""
+        """Returns a matmul operand in shared memory with swizzled rows, as instructions of
+        warpgroups read it. It is stored once for all matmuls that use it.
+        """
         if node in self._prefetched:
             return self._prefetched[node]
         if node not in self._swizzled:

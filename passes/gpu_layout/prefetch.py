@@ -25,7 +25,7 @@ from stack.passes.gpu_layout.shared_memory import SharedMemory
 
 @dataclass(frozen=True)
 class RingBuffers:
-    """The shared memory of prefetched operands, as a loop carries it.
+    """The shared memory of the operands that a loop prefetches, at three points of the program.
 
     Attributes:
         before: before the loop, after the first copies were started.
@@ -87,13 +87,16 @@ class Prefetch:
         return RingBuffers(memories, carried, after)
 
     def _alloc(self, load: Node, slots: int, around: Sequence[Node]) -> Node:
-        """Shared memory with all slots of an operand, one below the other."""
+        """Allocates shared memory with `slots` copies of the tile that `load` reads, stacked along
+        the rows.
+        """
         rows = slots * sizes_of(load.tensor)[0]
         pitch, swizzle = self.planner.row(load)
         return self.shared.alloc(load.dtype, rows, pitch, inside=around, swizzle=swizzle)
 
     def _wait(self, memories: Sequence[Node], pending: int) -> list[Node]:
-        """Waits until all groups of asynchronous copies but the newest `pending` ones have arrived.
+        """Waits until all groups of asynchronous copies have arrived, except for the newest
+        `pending` ones.
 
         Returns the memories after that.
         """
@@ -103,7 +106,7 @@ class Prefetch:
         return [self.tiles.b.item(made, index=i) for i in range(len(memories))]
 
     def _row(self, load: Node, slot: Node) -> ThreadValue:
-        """The row at which a slot of an operand begins."""
+        """Returns the first row of slot number `slot` in the shared memory of an operand."""
         row = self.tiles.b.mul(slot, sizes_of(load.tensor)[0])
         if row.dtype is not I32:
             row = self.tiles.b.cast(row, type=row.tensor.with_dtype(I32))

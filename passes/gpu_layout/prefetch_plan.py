@@ -49,7 +49,9 @@ class Planner:
     gpu: Gpu
 
     def plan(self, block: Block) -> Plan:
-        """Returns the plan for a loop's body: nothing if it runs once or memory is too small."""
+        """Decides which operands a loop prefetches, from its body. The plan has no operands if the
+        loop runs once or shared memory is too small.
+        """
         loads = self._loads(block)
         if not loads:
             return Plan()
@@ -85,11 +87,13 @@ class Planner:
         ]
 
     def _copy_bytes(self, load: Node) -> int:
-        """Bytes that one asynchronous copy moves."""
+        """Returns how many bytes one asynchronous copy instruction moves for a load."""
         return min(VECTOR_BYTES, self.contiguity.vectors(load)[-1] * load.dtype.bytes)
 
     def _overlapped(self, block: Block, loads: Sequence[Node]) -> dict[Node, int]:
-        """The sums of warpgroups if only the next iteration needs all of them; else none."""
+        """Returns the sums of a loop's warpgroup matmuls, if only the next iteration needs all of
+        them, each with the number of its instructions that may still run then; empty otherwise.
+        """
         matmuls = contractions(block.nodes)
         sums = [n for n in block.nodes if n in self.instructions.accumulations]
         used = {a for n in block.nodes for a in n.args}

@@ -36,13 +36,15 @@ class Reductions:
         return self.in_registers(self.of_warps(found, warps), kind, [0]) if warps else found
 
     def in_registers(self, value: ThreadValue, kind: str, axes: Sequence[int]) -> ThreadValue:
-        """Reduces the elements that each thread has along some axes."""
+        """Reduces, within each thread, the elements that it has along some axes."""
         over = tuple(2 + a for a in axes)
         rest = tuple(s for i, s in enumerate(value.layout) if i not in axes)
         return ThreadValue(self.tiles.b.reduce(value.node, kind=kind, axes=over), rest)
 
     def across_lanes(self, value: ThreadValue, kind: str, digit: Digit) -> ThreadValue:
-        """Reduces over all lanes that differ in a digit."""
+        """Reduces over the lanes of a warp whose numbers differ only in the bits `digit`; each of
+        these lanes gets the result.
+        """
         step = digit.stride * digit.count // 2
         while step >= digit.stride:
             other = self.tiles.b.shuffle(value.node, kind="xor", by=step)
@@ -51,7 +53,9 @@ class Reductions:
         return value
 
     def of_warps(self, value: ThreadValue, digits: Sequence[Digit]) -> ThreadValue:
-        """Returns the values of all warps that differ in some digits, as a first register axis."""
+        """Exchanges a value through shared memory: each thread gets the values of all warps whose
+        numbers differ only in the bits `digits`, as a new first axis in registers.
+        """
         number = self.tiles.sum(self.tiles.terms(Share(tuple(digits)).weighted))
         count = prod(d.count for d in digits)
         sizes = [s.size for s in value.layout]

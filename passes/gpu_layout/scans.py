@@ -56,7 +56,7 @@ class Scan:
         return self.tiles.apply(COMBINE[self.kind], first, second)
 
     def _total(self, value: ThreadValue) -> ThreadValue:
-        """The total along the last axis, which is in registers."""
+        """Reduces a tile along its last axis, within the registers of each thread."""
         return self.reductions.in_registers(value, self.kind, [len(value.layout) - 1])
 
     def _before(self, total: ThreadValue, digit: Digit) -> tuple[ThreadValue, ThreadValue]:
@@ -82,7 +82,8 @@ class Scan:
     def _sum_before(
         self, everyone: ThreadValue, own: ThreadValue, axis: int
     ) -> tuple[ThreadValue, ThreadValue]:
-        """Reduces along an axis of registers: over the indices before `own`, and over all of them.
+        """Reduces a value along a register axis: over the indices before `own`, and over all
+        indices. Returns both results.
 
         In a reverse scan, the indices before `own` are the larger ones.
         """
@@ -104,7 +105,9 @@ class Scan:
     def _shifted(
         self, value: ThreadValue, number: ThreadValue, digit: Digit, step: int
     ) -> ThreadValue:
-        """Returns the value `step` steps of a digit before; the identity if there is none."""
+        """Returns for each thread the value of the thread whose digit is smaller by `step`; the
+        identity of the scan if there is none.
+        """
         side = "down" if self.reverse else "up"
         other = self.tiles.b.shuffle(value.node, kind=side, by=step * digit.stride)
         if self.reverse:
@@ -115,6 +118,6 @@ class Scan:
         return self._select(test, ThreadValue(other, value.layout))
 
     def _select(self, test: ThreadValue, value: ThreadValue) -> ThreadValue:
-        """A value where a test is true, the identity of the scan elsewhere."""
+        """Returns `value` in threads where `test` is true, and the identity of the scan in others."""
         nothing = constant(identity(self.kind, value.dtype), value.dtype)
         return ThreadValue(self.tiles.b.select(test.node, value.node, nothing), value.layout)

@@ -37,7 +37,9 @@ class Digit:
 
 @dataclass(frozen=True)
 class Share:
-    """The digits of the index along one axis, lowest first."""
+    """How one axis of a tile is distributed over registers and threads: the digits of its index,
+    lowest first.
+    """
 
     digits: tuple[Digit, ...] = ()
 
@@ -68,7 +70,7 @@ class Share:
 
     @property
     def bits(self) -> int:
-        """The bits of the thread number that the index depends on."""
+        """The bits of the thread number that the index along the axis depends on, as a mask."""
         return sum(d.stride * (d.count - 1) for d in self.digits)
 
 
@@ -120,12 +122,16 @@ def share_of(*digits: tuple[int, int]) -> Share:
 
 
 def _continues(low: Digit, stride: int) -> bool:
-    """True if a digit's bits follow those of the digit below it, both of lanes or both of warps."""
+    """True if a digit whose bits start at `stride` uses the bits of the thread number right after
+    those of `low`, and both are bits of the lane or both of the warp.
+    """
     if not low.stride or not stride:
         return not low.stride and not stride
     return low.stride * low.count == stride and (low.stride < WARP) == (stride < WARP)
 
 
 def bits_of(layout: Sequence[Share]) -> int:
-    """The bits of the thread number that any axis uses."""
+    """Returns the bits of the thread number that the index along any axis of a layout depends on,
+    as a mask.
+    """
     return reduce(lambda found, share: found | share.bits, layout, 0)

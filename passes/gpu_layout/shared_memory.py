@@ -46,7 +46,9 @@ class SharedMemory:
         return value if value.layout == layout else self.loaded(self.stored(value), layout)
 
     def stored(self, value: ThreadValue, is_swizzled: bool = False) -> Node:
-        """Memory with a tile; rows are padded, or swizzled, to avoid bank conflicts."""
+        """Stores a tile in newly allocated shared memory, with rows padded or swizzled against bank
+        conflicts. Returns the memory.
+        """
         sizes = [s.size for s in value.layout]
         swizzle = swizzle_of(sizes[-1] * value.dtype.bytes) if is_swizzled else 0
         if len(sizes) > 1 and not swizzle:
@@ -56,17 +58,19 @@ class SharedMemory:
         return self.write(memory, value, self.tiles.indices(value.layout), vector)
 
     def loaded(self, memory: Node, layout: Layout) -> ThreadValue:
-        """A tile from memory."""
+        """Loads a tile from shared memory in a layout."""
         vector = vector_of(memory.dtype, layout[-1], sizes_of(memory.tensor)[-1])
         return self.read(memory, self.tiles.indices(layout), layout, vector)
 
     def write(self, memory: Node, value: ThreadValue, index: Index, vector: int = 1) -> Node:
-        """Memory after each thread stored its elements at some indices."""
+        """Lets each thread store its elements of a value at the indices `index`. Returns the memory
+        after it.
+        """
         args = [memory, value.node, *(i.node for i in index)]
         return self.tiles.b.op("store", args, vector_attr(vector))
 
     def read(self, memory: Node, index: Index, layout: Layout, vector: int = 1) -> ThreadValue:
-        """The elements at some indices, each read by the thread that has it in a layout."""
+        """Loads the elements at the indices `index`, by the threads that have them in `layout`."""
         args = [memory, *(i.node for i in index)]
         return self.tiles.op("load", args, memory.dtype, layout, vector_attr(vector))
 
@@ -83,7 +87,9 @@ class SharedMemory:
 
 
 def padding(dtype: DType) -> int:
-    """Elements to pad rows with, so that the elements of a column are in different banks."""
+    """Returns how many elements to append to each row in shared memory, so that the elements of a
+    column are in different banks.
+    """
     return max(1, VECTOR_BYTES // dtype.bytes)
 
 
@@ -96,5 +102,5 @@ def vector_of(dtype: DType, share: Share, row: int) -> int:
 
 
 def vector_attr(vector: int) -> dict[str, int]:
-    """The attribute of a load or store of vectors."""
+    """Returns the attributes of a load or store that moves `vector` elements at once; empty for 1."""
     return {"vector": vector} if vector > 1 else {}

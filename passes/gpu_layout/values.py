@@ -49,15 +49,17 @@ class Values:
         return self.scalar(node).node
 
     def scalar(self, node: Node) -> ThreadValue:
-        """Returns the value in a thread that was built for a scalar node, or the node itself."""
+        """Returns the thread-level value that was built for a scalar node of the kernel; the node
+        itself if none was built.
+        """
         return self._built.get(node) or ThreadValue(node)
 
     def operand(self, node: Node, layout: Layout) -> ThreadValue:
-        """A tile in a layout, or a number."""
+        """Returns the value of a node in a layout if it is a tile; the number if it is a scalar."""
         return self.at(node, layout) if is_tile(node) else self.scalar(node)
 
     def in_own_layout(self, node: Node) -> ThreadValue:
-        """A tile in the layout that was chosen for it."""
+        """Returns a tile in the layout that `Layouts` chose for it."""
         return self.at(node, self.layouts.of(node))
 
     def at(self, node: Node, layout: Layout) -> ThreadValue:
@@ -78,7 +80,9 @@ class Values:
         return self._tiles[node, layout]
 
     def computed(self, node: Node, layout: Layout) -> ThreadValue:
-        """An iota, a broadcast or an elementwise op in a layout."""
+        """Builds an iota, a broadcast or an elementwise op in a layout, from operands in the
+        layouts that this requires.
+        """
         if node.op == "iota":
             return self.tiles.index(layout, int(node.attrs["axis"]), node.dtype)
         args = [self.operand(*o) for o in _operands(node, layout)]

@@ -20,7 +20,7 @@ from stack.passes.gpu_layout.values import Values
 
 @dataclass(frozen=True)
 class Warpgroup:
-    """Matmuls of warpgroups."""
+    """Builds matmuls by the asynchronous instructions of warpgroups (four warps)."""
 
     tiles: ThreadBuilder
     values: Values
@@ -49,13 +49,17 @@ class Warpgroup:
         return ThreadValue(made, sums.layout)
 
     def _start(self, digit: Digit, size: int) -> ThreadValue:
-        """The first row or column of each warpgroup's part."""
+        """Returns the first row or column of the part of a matmul that each warpgroup computes;
+        `digit` of the thread number selects the part, `size` is its length.
+        """
         if digit.count == 1:
             return self.tiles.full(0)
         return self.tiles.scaled(self.tiles.digit(digit), size)
 
     def _matrix(self, node: Node, start: ThreadValue, is_column_major: bool) -> list[Node]:
-        """An operand in shared memory, with the row and the column at which it begins."""
+        """Returns an operand in shared memory and the row and column at which the part of a
+        warpgroup begins, as arguments of its instruction.
+        """
         staged = self.operands.swizzled(node)
         zero = self.tiles.full(0)
         row, column = (zero, start) if is_column_major else (start, zero)

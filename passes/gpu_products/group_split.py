@@ -36,7 +36,9 @@ def unfuse_gemms(block: Block) -> Block:
 
 
 def unfused(group: Node) -> list[Node]:
-    """Computes each matmul of a group in a kernel of its own. Returns the results of the group."""
+    """Rewrites a group with several matmuls so that each is computed by a kernel of its own.
+    Returns the nodes that replace the group's results.
+    """
     body = group.blocks[0]
     found: dict[int, Node] = {}
     for part, mine in alone_of(group):
@@ -50,7 +52,7 @@ def _item(group: Node, index: int, count: int, like: Node) -> Node:
 
 
 def _unfused_gemms(group: Node, body: Block) -> list[Node]:
-    """Computes each matmul but the first in a kernel of its own.
+    """Rewrites a group: each matmul but the first gets a kernel of its own.
 
     The rest of the group is one kernel with the first matmul and the epilogue, which reads the
     other results from memory. Returns the results of the group.

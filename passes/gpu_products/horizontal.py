@@ -25,7 +25,7 @@ def horizontal_products(body: Block) -> list[Product]:
 
 
 def part_of(body: Block, results: Sequence[Node]) -> Block:
-    """Returns the part of a body that computes the given results."""
+    """Returns a copy of a group's body that computes only the given results."""
     used = topological(results)
     return Block([p for p in body.params if p in used], results, body.names, body.locs)
 

@@ -94,13 +94,17 @@ class ProductPolicy(Policy):
         return made if made.stages else self._limited(replace(made, stages=stages))
 
     def _by_threads(self, given: Schedule, best: Schedule) -> Schedule:
-        """Completes a schedule by threads. Without a block of k, operands stay in global memory."""
+        """Completes the user's partial schedule `given` for multiply-adds of threads, with values
+        of `best`. If it has no block of k, threads load operands from global memory directly.
+        """
         usual = [s for s in best.splits if s.axis != "k" or given.of("k")]
         made = given.filled(Schedule(tuple(usual), stages=1))
         return replace(made, warps=made.warps or max(1, self._threads(made) // WARP))
 
     def _threads(self, schedule: Schedule) -> int:
-        """Returns the threads of a program; lanes have several sums if the block has too many."""
+        """Returns the number of threads of a program; each thread computes several sums if the
+        block has more sums than a program may have threads.
+        """
         own = schedule.bound("unroll")
         threads = schedule.block("m") * schedule.block("n") // prod(s.block for s in own)
         return threads if own else min(threads, self.gpu.threads)

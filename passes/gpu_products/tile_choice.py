@@ -54,7 +54,7 @@ class Tile:
     products: int = field(default=1, compare=False)
 
     def is_shared(self, dtype: DType, gpu: Gpu) -> bool:
-        """True if shared memory of a multiprocessor has room for two such programs."""
+        """True if the shared memory of a multiprocessor has room for two programs with this tile."""
         return 2 * self.stages * self.step_bytes(dtype.bytes) <= gpu.operand_bytes
 
     def step_bytes(self, size: int) -> int:
@@ -113,7 +113,8 @@ ACROSS = ((32, 256), (64, 128), (16, 256))
 
 @dataclass(frozen=True)
 class Product:
-    """`batch` products of `height` x `depth` by `depth` x `width`.
+    """The description of a matmul and its epilogue for the cost model: `batch` products of `height`
+    x `depth` by `depth` x `width`.
 
     `reads`: whether the epilogue reads another array of the size of the result.
     `work`: scalar operations of the epilogue on an element of the result.
@@ -143,7 +144,9 @@ class Product:
 
 @cache
 def measured_tiles(gpu: Gpu, product: str) -> tuple[Tile, ...]:
-    """Returns the tiles of a target for a kind of matmul in `stack.target.record.PRODUCTS`."""
+    """Returns the tiles that were measured on a target, for one of the kinds of matmul in
+    `stack.target.record.PRODUCTS`.
+    """
     held = [t for t in gpu.tiles if t.product == product]
     return tuple(replace(Tile.of(Schedule.parse(t.schedule)), rate=t.rate) for t in held)
 
@@ -161,7 +164,9 @@ def tiles_of(product: Product, dtype: DType, gpu: Gpu) -> tuple[Tile, ...]:
 
 
 def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
-    """Returns tiles of one row, without tensor cores. The other operand is read only once."""
+    """Returns candidate tiles of one row for matrix-vector products, without tensor cores. The
+    matrix is read only once.
+    """
     deepest = max(16, power_of_two(product.depth))
     found: dict[Tile, None] = {}
     for lanes, step in ACROSS if product.across else ALONG:
@@ -172,7 +177,9 @@ def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
 
 
 def product_of(body: Block, dots: Sequence[Node]) -> Product:
-    """Describes the matmuls of a group, with their epilogue, for the cost model.
+    """Describes the matmuls `dots` of a group, with the group's epilogue, for the cost model.
+
+    Raises CannotTile if one kernel cannot compute them together.
 
     Raises CannotTile.
     """
@@ -243,7 +250,7 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
 
 
 def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
-    """Predicts the time of a matmul with a tile."""
+    """Predicts the seconds that a matmul takes with a tile."""
     return predicted(tile, product, dtype, gpu).seconds
 
 
@@ -336,7 +343,8 @@ def best_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
 
 
 def _part(tile: Tile, count: int) -> Tile:
-    """Divides a tile among several matmuls, so that their sums take the registers of one.
+    """Shrinks a tile for a program that computes `count` matmuls, so that their sums together take
+    the registers of one.
 
     Triton does not overlap the matmuls of a persistent loop with several sums, which reaches only
     0.72 of the rate.
@@ -347,7 +355,9 @@ def _part(tile: Tile, count: int) -> Tile:
 
 
 def unfused_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
-    """Predicts the time of joined matmuls in separate kernels, the last with the epilogue."""
+    """Predicts the seconds of `product`, several matmuls of one left operand, if each has a kernel
+    of its own and the last one computes the epilogue.
+    """
     lone = replace(product, gemms=1, results=1, reads=False, work=0.0)
     last = replace(product, gemms=1, results=max(1, product.results - 1), reads=True)
     return (product.gemms - 1) * best_seconds(lone, dtype, gpu) + best_seconds(last, dtype, gpu)
@@ -365,7 +375,7 @@ def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
 
 
 def first_text(group: Node) -> str:
-    """Returns the first schedule of a group, "" if it has none."""
+    """Returns the text of the first schedule in a group's attributes; "" if it has none."""
     named = schedules_of(group)
     return named[0] if named else ""
 
@@ -376,7 +386,8 @@ def is_given_to_library(group: Node) -> bool:
 
 
 def is_lone(body: Block, dot: Node) -> bool:
-    """True if a group is only a matmul of floats, so that a library can compute it.
+    """True if a group computes only one matmul of floats, with nothing fused to it, so that a
+    library call can replace it.
 
     A library reads slices of its operands in place. Rounding to TF32 is a setting of the process,
     so a matmul that may be rounded does not count.

@@ -17,7 +17,7 @@ from stack.rewrite.engine import Scope
 
 def unmerged(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Rewrites a reduction over axes that a reshape has merged as a reduction over the axes before
-    the reshape; None if the node is no such reduction.
+    the reshape; None if this does not apply.
     """
     merge = node.args[0]
     axes: tuple[int, ...] = node.attrs["axes"]

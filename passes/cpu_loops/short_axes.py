@@ -29,8 +29,8 @@ class _SeparateAxes(Exception):
 
 
 def ends_short(shape: Sequence[int], cpu: Cpu) -> bool:
-    """True if the last axis of a shape is shorter than a vector of the CPU, and the axes before it
-    are long enough to be merged with it.
+    """True if the last axis of a shape is shorter than a vector of the CPU, and it and the axis
+    before it have more than one element.
     """
     return len(shape) > 2 and 1 < shape[-1] < cpu.lanes and shape[-2] > 1
 

@@ -75,8 +75,9 @@ def product_extents(roles: Roles) -> tuple[int, int]:
 
 
 def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
-    """Returns the scheduling policy of a fusion group with one matmul; None if it is not computed
-    in tiles. Raises CannotTile if the group has no kernel, or a library is faster.
+    """Returns the scheduling policy of a fusion group with one matmul; None if the group has no or
+    several matmuls, an empty one, or a vector times a matrix that is lowered as a reduction. Raises
+    CannotTile if the matmul has no tile.
     """
     dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):

@@ -37,7 +37,7 @@ class Digit:
 
 @dataclass(frozen=True)
 class Share:
-    """How one axis of a tile is distributed over registers and threads: the digits of its index,
+    """The distribution of one axis of a tile over registers and threads: the digits of its index,
     lowest first.
     """
 

@@ -94,7 +94,8 @@ def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Nod
 def _domain(
     body: Block, root: Node, results: Sequence[Node] = ()
 ) -> tuple[Node, Index, dict[Node, Index]] | None:
-    """Returns `root`, a symbol for each of its axes, and the index of each value in these symbols.
+    """Finds the loop space of the results from one node: returns `root`, a symbol for each of its
+    axes, and the index of each value in terms of these symbols.
 
     None if these axes do not determine the index of every result.
 
@@ -129,7 +130,8 @@ def _is_full(
 
 
 def axis_names(root: Node, reduced: Collection[int]) -> list[str]:
-    """The names of the loops over the axes of an index space; "" for axes of extent 1.
+    """Returns the name of the loop over each axis of `root`, whose axes span the loops of a kernel;
+    "" for axes of extent 1, which have no loop.
 
     The columns of a matrix product, its last axis, always have a loop.
     """
@@ -180,7 +182,7 @@ class _Nest:
             self.scope.fresh.own(str(output.attrs["name"]))
 
     def kernel(self) -> Node:
-        """The kernel node."""
+        """Builds and returns the kernel node."""
         (first, *_) = self.body.results
         if len(self.body.results) == 1 and mixes(first):
             parts = self.values, first, self.outputs[0], self._along
@@ -194,7 +196,7 @@ class _Nest:
         return self._built([final[o] for o in self.outputs])
 
     def _built(self, final: Sequence[Node]) -> Node:
-        """Builds the kernel node from the final versions of its outputs."""
+        """Builds the kernel node from `final`, the memory of each output after its last store."""
         params = [*self.values.memory.values(), *self.outputs]
         block = self.scope.b.block(params, final)
         attrs: dict[str, object] = {
@@ -207,7 +209,8 @@ class _Nest:
         return Node("kernel", [*self.group.args, *self.arrays], attrs, self.group.type, (block,))
 
     def _spaces(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
-        """The loop spaces of the kernel.
+        """Groups the results of the kernel by the loops that compute them: by one loop space for
+        all of them if possible, else one for each matmul, else one for each result.
 
         Returns:
             For each space the parallel axes, the reduction axes, and for each result the output,
@@ -235,7 +238,9 @@ class _Nest:
         places: Mapping[Node, Index],
         results: Sequence[tuple[Node, Node]],
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
-        """The loop space that the axes of a root span: for results with their outputs."""
+        """Creates the loops over the axes of node `root`, for some results, each with its output
+        memory. Returns the same items as `_spaces` for one space.
+        """
         reduced = self.reduced
         if reduced is None:
             own = [n for n in self.body.nodes if _reduces(n) and n.args[0] is root]
@@ -256,7 +261,9 @@ class _Nest:
         return kept, inner, stored
 
     def _stream(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
-        """The loop spaces of a stream, as `_spaces` returns them."""
+        """Creates the loops of a `stream` op, including the one over its streamed axis. Returns the
+        loop spaces of its results, as `_spaces` does.
+        """
         online = Online(self.group, self.values)
         results = list(zip(self.outputs, self.body.results, strict=True))
         try:
@@ -273,7 +280,8 @@ class _Nest:
     def _own_space(
         self, output: Node, result: Node
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
-        """A loop space for one result alone."""
+        """Creates loops over the axes of one result alone, which shares them with no other result.
+        """
         index = tuple(
             self.scope.axis(letter(axis), static(extent))
             for axis, extent in enumerate(result.shape)
@@ -336,7 +344,9 @@ class _Nest:
         memories: Sequence[Node],
         program: Callable[[Sequence[Node]], list[Node]],
     ) -> list[Node]:
-        """Builds loops over axes, the first one outermost; `program` builds the body."""
+        """Builds nested loops over axes, the first one outermost, which carry the output
+        `memories`; `program` builds the innermost body. Returns the memories after the loops.
+        """
         if not axes:
             return program(memories)
         hints = [str(m.attrs.get("name", "o")).partition("_")[0] for m in memories]

@@ -43,7 +43,8 @@ Asked = tuple[int, Index, Node | None]  # a state, by its number, an index, and 
 
 @dataclass(frozen=True)
 class StreamSpace:
-    """The loops of a stream.
+    """The loops around the streamed loop of a stream's kernel, and the index of each result in
+    them.
 
     Attributes:
         kept: the axes of the loops around all results.
@@ -57,7 +58,8 @@ class StreamSpace:
 
 
 class Online:
-    """Builds the loops of a stream.
+    """Builds the scalar loops of a `stream` op, which computes dependent reductions (its states)
+    over one axis, as online softmax does.
 
     Args:
         stream: the stream.
@@ -75,7 +77,9 @@ class Online:
     # ---- the loops around
 
     def space(self) -> StreamSpace:
-        """The loops of the kernel. Raises CannotTile if the results do not share one space."""
+        """Creates the loops over the axes of all results. Raises CannotTile if the results do not
+        share one loop space.
+        """
         where = stream_index_maps(*self.stream.blocks)
         parts: list[Dim] = []
         if "part" in self.stream.attrs:
@@ -92,7 +96,8 @@ class Online:
         return StreamSpace(_real(kept), _real(inner), [(*parts, *place) for place in places])
 
     def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
-        """Creates a loop axis for each iteration variable.
+        """Creates a loop axis for each iteration variable of the stream's states and results.
+        Returns the axes by variable name.
 
         A variable that only results have, and that is as long as the streamed axis, gets the
         streamed axis itself.
@@ -109,7 +114,7 @@ class Online:
 
     @property
     def axis(self) -> Dim:
-        """The streamed axis."""
+        """The loop axis over the elements of the streamed axis; created at first use."""
         if self._axis is None:
             self._axis = self.scope.axis(STREAMED, self.part)
         return self._axis
@@ -117,7 +122,9 @@ class Online:
     # ---- values
 
     def elements(self, wanted: Sequence[tuple[Node, Index]]) -> Scalars:
-        """Builds the loops that results need, each at an index.
+        """Builds the loops over the streamed axis that some results need, each result at an index.
+
+        Results whose states have the same outer loops share one loop over the streamed axis.
 
         Results in the same loops share one loop over the streamed axis.
 
@@ -161,13 +168,17 @@ class Online:
         return list(found)
 
     def _vars(self, asked: Asked) -> frozenset[Node]:
-        """Returns the loop variables on which the index and the guard of a state depend."""
+        """Returns the loop variables on which the index of a state, and the condition under which
+        it is read, depend.
+        """
         _, index, guard = asked
         found = frozenset(v for name in _names(index) for v in self.scope.variables[name].vars)
         return found if guard is None else found | guard.vars
 
     def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
-        """Builds a loop over the streamed axis. Returns the states after it."""
+        """Builds a loop over the streamed axis that computes the states `asked`, in the loops over
+        the variables `outside`. Returns the final value of each state.
+        """
         var = self.scope.variable(self.axis)
         axis = self.scope.axis(STREAMED, self.part) if var in outside else self.axis
         made = _Iteration(self, axis)
@@ -210,7 +221,7 @@ class Online:
 
 
 class _Iteration:
-    """One iteration of a loop over the streamed axis.
+    """Builds the body of a loop over the streamed axis: the updates of the states.
 
     Attributes:
         olds: the variable that carries each state.
@@ -230,7 +241,9 @@ class _Iteration:
         self.values = online.values.fork(given)
 
     def old(self, number: int, index: Index, guard: Node | None) -> Node:
-        """A state before the iteration."""
+        """Returns the variable that carries state `number` at an index: its value before the
+        iteration.
+        """
         key = number, index, guard
         if key not in self.olds:
             dtype = wide(self.online.states[number].dtype)
@@ -238,7 +251,9 @@ class _Iteration:
         return self.olds[key]
 
     def new(self, number: int, index: Index, guard: Node | None) -> Node:
-        """A state after the iteration."""
+        """Returns the value of state `number` at an index after the iteration: rescaled, plus the
+        contribution of this element.
+        """
         key = number, index, guard
         if key not in self.news:
             online, state = self.online, self.online.states[number]
@@ -250,16 +265,18 @@ class _Iteration:
         return self.news[key]
 
     def complete(self) -> list[Asked]:
-        """Computes the new value of each state whose old value is read, as when others are rescaled
-        by it. Returns all states, in the order of the stream."""
+        """Builds the update of each state whose old value some other update reads but whose new
+        value was not built yet. Returns all states of the loop, in the order of the stream.
+        """
         while missing := [key for key in self.olds if key not in self.news]:
             self.new(*missing[0])
         return sorted(self.news, key=lambda key: key[0])
 
 
 def _loads_unmasked(made: Node, test: Node) -> Node:
-    """Removes mask `test` from the loads in `made` whose indices do not depend on the variables
-    that it tests: the elements that they load exist."""
+    """Removes the mask `test` from those loads in the value `made` whose indices do not depend on
+    the variables in `test`, since these loads never leave their array.
+    """
     known: dict[Node, Node] = {}
     for load in filter(is_load, _inside(made)):
         index, mask, _ = access_parts(load)
@@ -269,7 +286,7 @@ def _loads_unmasked(made: Node, test: Node) -> Node:
 
 
 def _inside(made: Node) -> Iterator[Node]:
-    """The nodes of a value, and those of the loops in it."""
+    """Yields all nodes that a value depends on, including those in the bodies of loops."""
     for node in topological([made]):
         yield node
         for block in node.blocks:
@@ -277,12 +294,14 @@ def _inside(made: Node) -> Iterator[Node]:
 
 
 def _names(index: Iterable[Dim]) -> set[str]:
-    """The axes on which an index depends."""
+    """Returns the names of the axes that occur in the expressions of an index."""
     return {s.name for d in index for s in symbols(d)}
 
 
 def _real(axes: Iterable[Dim]) -> list[Dim]:
-    """The axes that have a loop: those with an extent above 1."""
+    """Returns those axes that have a loop: all but axes of extent 1, which are numbers and not
+    symbols.
+    """
     return [d for d in axes if isinstance(d, Expr)]
 
 

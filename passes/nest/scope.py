@@ -15,7 +15,8 @@ KEPT = "ijklmnopq"  # names of the axes of results
 
 
 class Scope:
-    """Builds the nodes of one kernel.
+    """Builds the nodes of one kernel, and keeps track of its loop variables and of the names in
+    use.
 
     Args:
         integer: the type of loop variables and indices.
@@ -50,7 +51,7 @@ class Scope:
         return symbol(name, 0, extent - 1)
 
     def variable(self, place: Dim) -> Node | None:
-        """The loop variable of an axis; None for an axis of extent 1."""
+        """Returns the loop variable node of an axis; None for an axis of extent 1."""
         return None if isinstance(place, int) else self.variables[str(place)]
 
     def carried(self, hint: str, type_: Type) -> Node:
@@ -91,7 +92,7 @@ class Scope:
         return constant(value, self.integer)
 
     def number(self, dim: Dim) -> Node:
-        """Builds the scalar that computes an index expression."""
+        """Builds the scalar node that computes an index expression from loop variables."""
         if isinstance(dim, int):
             return self.int(dim)
         total: Node | None = None
@@ -133,7 +134,7 @@ class Scope:
         return self._data[key]
 
     def inside(self, place: Dim, low: Dim, high: Dim) -> Node | None:
-        """The condition `low <= place < high`; None if it is always true."""
+        """Builds the condition `low <= place < high`; None if it is always true."""
         least, most = bounds(place)
         test: Node | None = None
         if least < bounds(low)[0]:
@@ -143,7 +144,9 @@ class Scope:
         return test
 
     def both(self, first: Node | None, second: Node | None) -> Node | None:
-        """The conjunction of two conditions; None is always true."""
+        """Builds the conjunction of two conditions; None, as an argument or result, stands for a
+        condition that is always true.
+        """
         if first is None or second is None or first is second:
             return second if first is None else first
         return self.b.and_(first, second)
@@ -158,5 +161,5 @@ class Scope:
 
 
 def letter(axis: int) -> str:
-    """The name of the loop over an axis of a result."""
+    """Returns the name of the loop over axis number `axis` of a result: i, j, k and so on."""
     return KEPT[axis] if axis < len(KEPT) else f"i{axis}"

@@ -113,7 +113,9 @@ def _at(places: Mapping[str, Dim], names: Sequence[str]) -> Index:
 
 
 def _real(places: Iterable[Dim]) -> list[Dim]:
-    """The axes that have a loop: those with an extent above 1."""
+    """Returns those axes that have a loop: all but axes of extent 1, which are numbers and not
+    symbols.
+    """
     return [d for d in places if not isinstance(d, int)]
 
 

@@ -37,7 +37,8 @@ Given = Callable[[Index, Node | None], Node]  # the element of a value at an ind
 
 
 class Scalars:
-    """Builds elements of the nodes of a group as scalars of a kernel.
+    """Builds the scalar nodes of a loop nest: each computes one element of a node of the fusion
+    group, at an index of loop variables.
 
     Args:
         scope: builds the nodes.
@@ -76,18 +77,23 @@ class Scalars:
         }
 
     def share(self, reduction: Node, axis: int, place: Dim) -> None:
-        """Lets a reduction use the loop variable of an axis that other loops use too."""
+        """Makes a reduction run over the loop axis `place`, which other results loop over too,
+        instead of creating a loop for its `axis`.
+        """
         if isinstance(place, Expr):
             self._shared[reduction, axis] = place
 
     def fork(self, given: Mapping[Node, Given]) -> Scalars:
-        """Returns a builder in the same scope that takes the values `given` from functions."""
+        """Returns a builder in the same kernel in which functions build the elements of the nodes
+        in `given`; this builder still builds all that does not depend on them.
+        """
         return Scalars(self.scope, self.memory, *self._program, self, given)
 
     # ---- values
 
     def value(self, node: Node, index: Index, guard: Node | None = None) -> Node:
-        """The element of a node at an index, in the type in which kernels compute.
+        """Builds the scalar that is the element of a node at an index, in the type in which kernels
+        compute.
 
         Args:
             node: the node.
@@ -105,7 +111,10 @@ class Scalars:
         return self._known[first]
 
     def _advance(self, pending: list[tuple[Wanted, Steps]], found: Node | None) -> Wanted:
-        """Resumes the element on top of the stack. Returns the next one it needs, or itself."""
+        """Resumes the generator that builds the last element in `pending`, with `found`, the
+        operand it waits for. Returns the operand it needs next; the element itself once it is
+        built.
+        """
         wanted, steps = pending[-1]
         _, locs = self._program
         outside = self.scope.b.loc
@@ -124,13 +133,15 @@ class Scalars:
             self.scope.b.loc = before
 
     def call(self, node: Node, made: Node) -> None:
-        """Gives a value of the nest the name of a node of the group."""
+        """Gives `made`, a scalar of the loop nest, the name that `node` of the fusion group has."""
         names, _ = self._program
         if node in names:
             self.scope.b.names.setdefault(made, names[node])
 
     def locate(self, node: Node, made: Node) -> Node:
-        """Gives a value of the nest the source lines of a node of the group."""
+        """Gives `made`, a scalar of the loop nest, the source lines of `node` of the fusion group.
+        Returns `made`.
+        """
         _, locs = self._program
         if node in locs:
             self.scope.b.locs.setdefault(made, locs[node])
@@ -160,7 +171,9 @@ class Scalars:
         return self._base.value(node, index, guard)
 
     def _is_in_base(self, node: Node) -> bool:
-        """True if an element depends on no `given` value: `base` builds it once for all loops."""
+        """True if the value of a node depends on no `given` node, so that the builder which this
+        one was forked from can build it.
+        """
         if self._base is None:
             return False
         free = self._is_free
@@ -199,7 +212,9 @@ class Scalars:
         return self.scope.cast(self.scope.cast(value, target), wide(target))
 
     def _rounded(self, value: Node, dtype: DType) -> Node:
-        """Rounds a value to a narrow type. Returns it in the type in which kernels compute."""
+        """Rounds a value to a narrow float type, and converts it back to the type in which kernels
+        compute.
+        """
         if wide(dtype) == dtype or _is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
@@ -240,7 +255,8 @@ class Scalars:
         return self.scope.b.select(test, value, filled)
 
     def _is_read(self, node: Node) -> bool:
-        """True if a value is loaded from memory, maybe through views."""
+        """True if a node is an array in memory, or a view (such as a reshape or transpose) of one.
+        """
         while node not in self.memory and ops.is_whole_view(node):
             node = node.args[0]
         return node in self.memory
@@ -304,14 +320,18 @@ class Scalars:
         return self.total(kind, places, value)
 
     def _along(self, node: Node, axis: int, extent: int, index: Index, guard: Node | None) -> Dim:
-        """Returns the shared loop axis of a reduction; a new one if none, or if it is around."""
+        """Returns the loop axis for `axis` of a reduction: the one that `share` set for it; a new
+        one if there is none, or if the element is computed inside that loop.
+        """
         shared = self._shared.get((node, axis))
         if shared is None or self._is_around(shared, index, guard):
             return self.scope.axis("r", extent)
         return shared
 
     def _is_around(self, axis: Expr, index: Index, guard: Node | None) -> bool:
-        """True if an element is computed inside of a loop: its index or guard uses that axis."""
+        """True if the element at `index` is computed inside the loop over `axis`: its index or
+        guard (the condition under which it is needed) uses the loop's variable.
+        """
         var = self.scope.variables[str(axis)]
         moved = {s.name for d in index for s in symbols(d)}
         outside = {v for name in moved for v in self.scope.variables[name].vars}
@@ -320,7 +340,8 @@ class Scalars:
     def _known_axis(
         self, sides: Sequence[tuple[Node, int]], index: Index, guard: Node | None
     ) -> Dim | None:
-        """The axis of another matmul that contracts the same operand; None if there is none.
+        """Returns the loop axis over which another matmul already contracts the same operand; None
+        if there is none.
 
         The loops of both can then be fused, and load that operand once.
 
@@ -336,14 +357,18 @@ class Scalars:
     def _new_axis(
         self, hint: str, extent: int, has_loop: bool, sides: Sequence[tuple[Node, int]]
     ) -> Dim:
-        """A new axis that a matmul contracts; arguments as of `Scope.axis` and `_known_axis`."""
+        """Creates the loop axis over which a matmul contracts its operands, and records it for
+        `_known_axis`. `hint`, `extent` and `has_loop` are the arguments of `Scope.axis`.
+        """
         made = self.scope.axis(hint, extent, has_loop)
         if isinstance(made, Expr):
             self._contracted.update(dict.fromkeys(sides, made))
         return made
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:
-        """Reduces a value over axes: a loop for each, the last one innermost."""
+        """Builds the loops that reduce the scalar `value` over some axes, the last one innermost.
+        Returns the result.
+        """
         real = [p for p in places if isinstance(p, Expr)]
         first = constant(identity(kind, value.dtype), value.dtype)
         held = [self.scope.carried("acc", value.type) for _ in real]
@@ -378,7 +403,9 @@ class Scalars:
         return self.total("sum", list(places.values()), self.product(node, factors))
 
     def product(self, node: Node, factors: Sequence[Node]) -> Node:
-        """Multiplies one element of each operand of a contraction."""
+        """Builds the product of the `factors`, one element of each operand of the contraction
+        `node`.
+        """
         rounded = [  # as matrix instructions do
             self.scope.cast(self._rounded(factor, arg.dtype), wide(node.dtype))
             for factor, arg in zip(factors, node.args, strict=True)
@@ -392,7 +419,9 @@ def _is_zero(node: Node) -> bool:
 
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
-    """True if a value was converted from this type, maybe through a gather."""
+    """True if a value already has the precision of `dtype`, since it was converted from this type;
+    gathers after the conversion do not matter.
+    """
     while reads_by_data(node):
         node = node.args[0]
     return converts(node) and node.args[0].dtype == dtype

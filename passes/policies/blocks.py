@@ -50,7 +50,9 @@ Maker = Callable[[Node, Gpu], StepLowering[Gpu]]
 
 
 def stream_lowering(stream: Node, gpu: Gpu) -> ProductStreams | RowStreams:
-    """Returns the lowering of a stream."""
+    """Returns the object that lowers a stream to a GPU kernel: one for streams with matmuls, one
+    for those without.
+    """
     return (ProductStreams if has_products(stream) else RowStreams)(stream, gpu)
 
 
@@ -66,7 +68,9 @@ LOWERINGS: list[tuple[Callable[[Node, Gpu], bool], Maker]] = [
 
 
 def lowering_of(group: Node, gpu: Gpu) -> StepLowering[Gpu]:
-    """Returns the lowering of a group. Raises CannotTile."""
+    """Returns the object that lowers a fusion group or a stream to a GPU kernel. Raises CannotTile
+    if the group has no such kernel.
+    """
     return next(made for takes, made in LOWERINGS if takes(group, gpu))(group, gpu)
 
 
@@ -92,7 +96,9 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
 
 
 def shown_steps(node: Node, target: Target) -> Shown:
-    """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
+    """Returns the plain loop nest of a group, and the GPU kernel after each loop transformation of
+    its schedule; see `stepped.shown`.
+    """
     if is_generated(node) and is_given_to_library(node):
         return []
     gpu = as_gpu(target)

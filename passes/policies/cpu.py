@@ -27,7 +27,9 @@ from stack.target import Cpu, Target, as_cpu
 
 
 def lowering_of(group: Node, cpu: Cpu) -> StepLowering[Cpu]:
-    """Returns the lowering of a fusion group or a stream. Raises CannotTile."""
+    """Returns the object that lowers a fusion group or a stream to a CPU kernel. Raises CannotTile
+    if the group has no such kernel.
+    """
     if written(group):
         return UserSteps(group, cpu)
     if is_stream(group):
@@ -43,7 +45,7 @@ def lowering_of(group: Node, cpu: Cpu) -> StepLowering[Cpu]:
 
 
 def tile_group(group: Node, target: Target | None = None) -> Node:
-    """Returns the CPU kernel of a fusion group or a stream. Raises CannotTile."""
+    """Lowers a fusion group or a stream to its CPU kernel. Raises CannotTile if it has none."""
     return lowering_of(group, as_cpu(target)).kernel()
 
 
@@ -75,6 +77,8 @@ def taken_cpu_steps(group: Node, text: str, cpu: Cpu) -> list[Step]:
 
 
 def shown_cpu_steps(node: Node, target: Target) -> Shown:
-    """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
+    """Returns the plain loop nest of a group, and the CPU kernel after each loop transformation of
+    its schedule; see `stepped.shown`.
+    """
     cpu = as_cpu(target)
     return shown(node, lambda group: lowering_of(group, cpu))

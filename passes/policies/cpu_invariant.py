@@ -39,7 +39,7 @@ def hoist(made: LoweredKernel, plan: Plan, cpu: Cpu) -> bool:
 
 
 def _invariant_axis(kernel: Node, plan: Plan, cpu: Cpu) -> str:
-    """The axis that most of the work does not depend on.
+    """Returns the name of the axis that most of the kernel's operations do not depend on.
 
     "" if there is none, if the remaining iterations are fewer than the cores, or if the kernel
     reduces.
@@ -64,5 +64,5 @@ def _invariant_axis(kernel: Node, plan: Plan, cpu: Cpu) -> str:
 
 
 def _work(node: Node) -> float:
-    """Operations for one element; 1 for a load or a store."""
+    """Estimates the operations of a node for one element of its result; 1 for a load or a store."""
     return 1 if is_load(node) or is_store(node) else ops.lookup(node.op).flops

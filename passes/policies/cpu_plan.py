@@ -25,14 +25,18 @@ class Plan:
     parallel: list[str]
 
     def move(self, axis: str, inner: str) -> None:
-        """Record that a kept axis was moved right inside another one."""
+        """Records that the loop over `axis`, which is not reduced, is now directly inside that over
+        `inner`.
+        """
         for axes in (self.kept, self.parallel):
             axes.remove(axis)
             axes.insert(axes.index(inner) + 1, axis)
 
 
 def is_innermost(kernel: Node, plan: Plan) -> bool:
-    """True if loops over the vector axis are direct children of loops over the last kept axis."""
+    """True if the loops over the vector axis are directly inside the loop over the last axis in
+    `plan.kept`, without a loop between them.
+    """
     if not (plan.kept and plan.lane):
         return False
     along = loops_along(kernel, plan.lane)

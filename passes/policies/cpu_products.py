@@ -34,7 +34,9 @@ class CpuProducts(StepLowering[Cpu]):
     """Lowers a group with a matrix product."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
+        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
+        group is not one product of matrices that has a tile.
+        """
         dot = _only_dot(self.group)
         policy = gemm_policy(self.group, self.target)
         schedule = policy.of(self.group) if policy is not None else Schedule()
@@ -69,7 +71,9 @@ class CpuProducts(StepLowering[Cpu]):
 
 
 def _only_dot(group: Node) -> Node:
-    """The product of a group that has a kernel. Raises CannotTile."""
+    """Returns the only matmul of a group. Raises CannotTile if a CPU kernel cannot compute the
+    group.
+    """
     body = group.blocks[0]
     dots = contractions(body.nodes)
     if len(dots) != 1:
@@ -85,19 +89,21 @@ def _only_dot(group: Node) -> Node:
 
 
 def _tile(made: LoweredKernel, axis: str, size: int, what: str) -> tuple[str, str]:
-    """Tile an axis. Returns the axis of tiles and the axis in a tile."""
+    """Splits an axis into tiles of `size`; the last tile starts early if `size` does not divide the
+    extent. Returns the axis over tiles and the axis inside a tile.
+    """
     cut = Split(axis, size, "overlap")
     made.take(cut.because(f"a tile has {size} {what}"))
     return cut.outer, cut.inner
 
 
 def _reduction(made: LoweredKernel, row: str) -> str:
-    """The axis of the reduction loop in the loop over rows."""
+    """Returns the name of the axis of the reduction loop inside the loop over axis `row`."""
     ((loop, _),) = loops_along(made.kernel, row)
     (sums,) = filter(is_loop, loop.blocks[0].nodes)
     return axis_of(sums)
 
 
 def _is_stored_whole(made: LoweredKernel) -> bool:
-    """True if the loop over rows only stores the sums."""
+    """True if the loop over rows only stores the sums of the matmul, without an epilogue."""
     return any(product.places for product in products_in(made.kernel))

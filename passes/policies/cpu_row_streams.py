@@ -23,7 +23,9 @@ class CpuRowStreams(StepLowering[Cpu]):
     """Lowers a stream without products."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
+        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
+        stream has no such kernel.
+        """
         if KEY not in axes(made.kernel):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
@@ -40,7 +42,9 @@ class CpuRowStreams(StepLowering[Cpu]):
                 made.may(Bind(axis, "cores").because("threads share rows"))
 
     def _cut(self, made: LoweredKernel, axis: str, size: int, why: str) -> str:
-        """Split an axis if it is longer. Returns the axis inside of a block."""
+        """Splits an axis into blocks of `size` if it is longer than that. Returns the axis inside a
+        block, or the axis itself.
+        """
         if axes(made.kernel)[axis] <= size:
             return axis
         cut = Split(axis, size, "peel")

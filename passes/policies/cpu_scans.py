@@ -25,7 +25,9 @@ class CpuScans(StepLowering[Cpu]):
     """Lowers a group whose result is one scan or one scatter."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
+        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
+        group has no such kernel.
+        """
         (result,) = self.group.blocks[0].results
         plan = _scan_plan(result) if is_running(result) else _scatter_plan(result)
         if plan.lane in axes(made.kernel):
@@ -36,14 +38,18 @@ class CpuScans(StepLowering[Cpu]):
 
 
 def _scan_plan(node: Node) -> Plan:
-    """Vectorize the innermost axis; distribute the others, except the scanned one."""
+    """Returns the roles of a scan's axes: the innermost one is vectorized, the others are
+    distributed over threads, except for the scanned one.
+    """
     scanned, last = int(node.attrs["axis"]), node.tensor.rank - 1
     kept = [letter(axis) for axis in range(last) if axis != scanned]
     return Plan(letter(last), scanned == last, kept, list(kept))
 
 
 def _scatter_plan(node: Node) -> Plan:
-    """Vectorize the innermost axis; distribute the others, except those that an index selects."""
+    """Returns the roles of a scatter's axes: the innermost one is vectorized, the others are
+    distributed over threads, except for those that an index selects.
+    """
     *outer, last = parse_rule(node.attrs["rule"]).inputs[0]
     kept = [axis.names[0] for axis in outer if not axis.mark]
     return Plan(last.names[0], False, kept, list(kept))

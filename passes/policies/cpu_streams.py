@@ -72,7 +72,9 @@ class CpuStreams(StepLowering[Cpu]):
     """Lowers a stream with rows."""
 
     def check(self) -> None:
-        """Raises CannotTile for what `take` refuses, as far as the nest and the schedule tell."""
+        """Raises CannotTile if the loop nest and the schedule show that `take` would find no
+        kernel.
+        """
         row, _ = self.row_and_column
         _ = self.schedule
         rows = {loop.blocks[0].params[0] for loop, _ in loops_along(self.nest, row)}
@@ -82,7 +84,9 @@ class CpuStreams(StepLowering[Cpu]):
 
     @cached_property
     def row_and_column(self) -> tuple[str, str]:
-        """The axes of rows and of columns in the nest; "" for no columns. Raises CannotTile."""
+        """Returns the names of the nest's axes of rows and of columns; "" for no columns. Raises
+        CannotTile if the stream has no rows.
+        """
         if any(wide(s.dtype) != F32 for s in self.group.blocks[0].results):
             raise CannotTile("a state is not in f32")
         found = stream_axes(self.group)
@@ -94,7 +98,9 @@ class CpuStreams(StepLowering[Cpu]):
 
     @property
     def is_limited(self) -> bool:
-        """True if a mask of positions hides keys, so that panels or parts of one are left out."""
+        """True if a mask that compares positions, such as a causal one, hides keys, so that panels
+        (blocks of keys) can be skipped or shortened.
+        """
         if not BoundLoops(STREAMED).why_not(self.nest):
             return True
         keys = self.schedule.block("k")
@@ -125,7 +131,9 @@ class CpuStreams(StepLowering[Cpu]):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The rows of a program and the keys of a panel. Raises CannotTile."""
+        """Returns the schedule: the rows of each program, and the keys of each panel (block of the
+        streamed axis). Raises CannotTile if none is legal.
+        """
         return PanelPolicy(self.group, self.target).of(self.group)
 
     @property
@@ -134,7 +142,9 @@ class CpuStreams(StepLowering[Cpu]):
         return self.schedule.block("m")
 
     def _wide(self, dtype: DType) -> str:
-        """The element type of a copy: f32, unless an instruction multiplies shorter numbers."""
+        """Returns the element type in which operands of type `dtype` are copied: f32, unless an
+        instruction of the CPU multiplies the narrow type.
+        """
         return "f32" if dtype != F32 and not self.is_short else ""
 
     @property
@@ -153,7 +163,9 @@ class CpuStreams(StepLowering[Cpu]):
         return [a for a in (*first, row) if a]
 
     def _panels(self, made: LoweredKernel, size: int, row: str, column: str) -> str:
-        """Compute the states in panels of keys. Returns the axis of the keys of a panel."""
+        """Splits the loop over keys into panels (blocks of `size` keys), and computes the states of
+        a panel at once. Returns the axis over the keys of a panel.
+        """
         key, panel = STREAMED, ""
         if axes(made.kernel).get(key, 0) > size:
             cut = Split(key, size, "peel").because("the products of a panel stay in the cache")
@@ -175,7 +187,9 @@ class CpuStreams(StepLowering[Cpu]):
         return key
 
     def _masks(self, made: LoweredKernel, panel: str) -> None:
-        """Leave out the panels that masks of positions hide."""
+        """Shortens the loop over panels (blocks of keys), so that it skips panels that masks of
+        positions hide.
+        """
         made.may(Assume(panel).because("exp of such numbers is 0 in nearly all rows"))
         cut = BoundLoops(panel, "cut").because("fully visible panels need no mask")
         if not made.may(cut):
@@ -223,15 +237,18 @@ class CpuStreams(StepLowering[Cpu]):
         return cut.inner
 
     def _stages(self, made: LoweredKernel, key: str, column: str) -> list[Step]:
-        """The steps that store the values of a panel that several loops need: factors of products
-        with columns, and expensive ones."""
+        """Returns the steps that store values of a panel (block of keys) in local memory because
+        several loops need them: factors of products with columns, and expensive values.
+        """
         found = dict.fromkeys(_factors(made.kernel, key, {column, COLUMNS}))
         again = computed_again(made.kernel, key, lambda node, _: is_expensive(node))
         names = [made.kernel.blocks[0].names[value] for value in found | dict.fromkeys(again)]
         return [Stage(name, "local").because("it is computed once") for name in names]
 
     def _transposed(self, made: LoweredKernel) -> None:
-        """Transpose operands and results whose rows are strided."""
+        """Copies operands and results whose rows are strided in memory through local memory,
+        transposed.
+        """
         for axis in axes(made.kernel):
             for memory, access in strided_accesses(made.kernel, axis).items():
                 if access.is_vector and access.is_read and access.dtype.kind != "f":
@@ -242,7 +259,9 @@ class CpuStreams(StepLowering[Cpu]):
                     made.may(step.because("its rows are strided"))
 
     def _tile(self, made: LoweredKernel, axis: str) -> None:
-        """Tile a product."""
+        """Splits the loop `axis` over the rows of a matmul into tiles that fit in registers, and
+        replaces each by one `dot`.
+        """
         mma = self._instruction(made, axis)
         if mma is None:
             self._gathered(made, axis)
@@ -257,7 +276,8 @@ class CpuStreams(StepLowering[Cpu]):
         made.take(step.because("sums stay in registers"))
 
     def _gathered(self, made: LoweredKernel, axis: str) -> None:
-        """Copy the rows of a dot if they are strided, or are to be converted.
+        """Copies the rows of a dot's operand to local memory if they are strided there, or have to
+        be converted.
 
         Rows with a large stride would evict each other from the L1 cache.
         """
@@ -272,7 +292,9 @@ class CpuStreams(StepLowering[Cpu]):
                 return
 
     def _instruction(self, made: LoweredKernel, axis: str) -> Mma | None:
-        """The instruction for the products along an axis, whose rows are then contiguous."""
+        """Returns the matrix instruction for the matmuls in the loops over `axis`, and makes their
+        rows contiguous for it; None if there is none.
+        """
         found = _products(made.kernel, axis)
         types = {(*product.dot.types, product.dot.dtype.name) for product in found}
         tiles = [product.dot.tile for product in found]
@@ -291,7 +313,9 @@ def _strided(dtype: DType) -> str:
 
 
 def _products(kernel: Node, axis: str) -> list[LoopProduct]:
-    """The products along an axis. Raises CannotTile if a loop does something else."""
+    """Returns the matmuls that the loops over an axis compute. Raises CannotTile if such a loop
+    computes something else.
+    """
     found = [stored_product(kernel, loop) for loop, _ in loops_along(kernel, axis)]
     known = [product for product in found if product is not None]
     if len(known) < len(found):
@@ -300,7 +324,7 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
 
 
 def _is_run(operand: Operand, dot: BlockDot) -> bool:
-    """True if the block of an operand is contiguous in memory, with all rows of the product."""
+    """True if all rows of an operand that a dot reads are one contiguous range of memory."""
     first = next(i for i, axis in enumerate(operand.axes) if axis.over)
     return all(
         dot.row in axis.over or (dot.sizes[axis.over[0]] if axis.over else 1) == size

@@ -25,7 +25,9 @@ from stack.target import Cpu
 
 
 def move_unit_stride_inward(made: LoweredKernel, plan: Plan) -> None:
-    """Make the unit-stride axis of the largest transposed operand the innermost kept axis."""
+    """Makes the axis along which the largest transposed operand is contiguous the innermost of the
+    axes that are not reduced.
+    """
     sizes: dict[str, int] = {}
     for loop, around in loops_along(made.kernel, plan.lane) if plan.lane else ():
         lane = loop.blocks[0].params[0]
@@ -50,7 +52,8 @@ def move_unit_stride_inward(made: LoweredKernel, plan: Plan) -> None:
 
 
 def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, StridedAccess]:
-    """The inputs to stage: strided along the vector axis, contiguous along the last kept axis.
+    """Returns the inputs to copy through local memory, by name: they are strided along the vector
+    axis and contiguous along the last axis that is not reduced.
 
     Empty if a staged block would exceed its share of the cache, or has too few lines to pay off.
     """
@@ -74,7 +77,9 @@ def _lines(access: StridedAccess, cpu: Cpu) -> int:
 def stage_inputs(
     made: LoweredKernel, plan: Plan, strided: Mapping[str, StridedAccess], cpu: Cpu
 ) -> None:
-    """Stage strided inputs, a block at a time."""
+    """Splits a loop, and copies the strided inputs of each of its blocks to local memory,
+    transposed.
+    """
     axis, lane = plan.kept[-1], plan.lane
     partition(made, axis)
     lines = min(_lines(a, cpu) for a in strided.values())
@@ -101,7 +106,9 @@ def stage_inputs(
 
 
 def stage_outputs(made: LoweredKernel, plan: Plan) -> None:
-    """Stage the outputs that a loop over a reduction axis stores with a stride."""
+    """Copies those outputs through local memory that a loop over a reduction axis stores with a
+    stride.
+    """
     for axis in axes(made.kernel):
         if axis in (*plan.kept, plan.lane):
             continue

@@ -44,7 +44,8 @@ def partition(made: LoweredKernel, axis: str) -> None:
 
 
 def stage_values(made: LoweredKernel, lane: str, cpu: Cpu) -> None:
-    """Stage expensive values that a later loop over the vector axis needs again.
+    """Stores expensive values in local memory that a later loop over the vector axis would compute
+    again.
 
     The staged rows may fill a share of the cache. A row that fits in one vector stays in registers.
     """
@@ -63,7 +64,9 @@ def _is_slow(node: Node, lane: Node) -> bool:
 
 
 def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
-    """Strip-mine and vectorize the vector axis; split it first where guards of loads change."""
+    """Splits the vector axis into vectors and vectorizes the loops inside; before that, cuts it at
+    the points where guards of loads change.
+    """
     lane, extent = plan.lane, axes(made.kernel)[plan.lane]
     lanes = _live_lanes(made.kernel, plan, cpu)
     points = [] if plan.is_reduced else split_points(made.kernel, of_loads=True).get(lane, [])
@@ -91,7 +94,8 @@ def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
 
 
 def _whole_registers(ends: Sequence[int], lanes: int, width: int) -> list[int]:
-    """The points that cut each part into vectors of `width` lanes, then of fewer whole registers.
+    """Returns the points at which to cut an axis, whose parts end at `ends`, so that each piece is
+    either whole vectors of `width` lanes or one vector of fewer whole registers of `lanes` each.
 
     LLVM scalarizes a vector that is live across a loop if it needs several registers and is no
     power of two.
@@ -107,8 +111,9 @@ def _whole_registers(ends: Sequence[int], lanes: int, width: int) -> list[int]:
 
 
 def _live_lanes(kernel: Node, plan: Plan, cpu: Cpu) -> int:
-    """Lanes of a register for the widest vector that is live across a loop: an accumulator, or a
-    loop-invariant value. 0 if there is none."""
+    """Returns the lanes of a register for the widest vector that is live across a loop: an
+    accumulator, or a loop-invariant value; 0 if no vector is.
+    """
     size = 0
     for loop, around in loops_along(kernel, plan.lane):
         lane, block = loop.blocks[0].params[0], loop.blocks[0]
@@ -124,8 +129,9 @@ def _live_lanes(kernel: Node, plan: Plan, cpu: Cpu) -> int:
 
 
 def _is_invariant(node: Node, lane: Node, var: Node) -> bool:
-    """True if a vector does not depend on a loop variable. Affine indices and guards do not count:
-    they become scalars and constants."""
+    """True if a value, which is a vector once `lane` is vectorized, does not depend on the loop
+    variable `var`. False for affine indices and guards: they become scalars and constants.
+    """
     if lane not in node.vars or var in node.vars or not isinstance(node.type, TensorType):
         return False
     is_index = node.dtype.kind == "i" and linear(node, lane) is not None
@@ -133,7 +139,9 @@ def _is_invariant(node: Node, lane: Node, var: Node) -> bool:
 
 
 def sum_lanes_apart(made: LoweredKernel, plan: Plan) -> None:
-    """Keep a vector of partial sums in each reduction loop, the innermost first."""
+    """Rewrites each reduction loop, the innermost first, so that each lane of a vector has a
+    partial sum; they are added after the loop.
+    """
     for axis in reversed(axes(made.kernel)):
         if axis not in plan.parallel:
             made.may(Rfactor(axis).because("lanes keep partial sums"))

@@ -26,7 +26,9 @@ KINDS = ("sum", "prod")
 
 
 def leaves_idle(node: Node, gpu: Gpu) -> bool:
-    """True if the lines of a scan are so few and so long that one program for each is slow."""
+    """True if a scan has so few and so long lines (elements along the scanned axis) that one
+    program for each line would leave most of the GPU idle.
+    """
     scanned = int(node.attrs["axis"])
     sizes = [s for s in node.shape if isinstance(s, int)]
     if len(sizes) < len(node.shape):
@@ -40,7 +42,9 @@ class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
+        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
+        scan has no GPU kernel.
+        """
         (scan,) = self.group.blocks[0].results
         why = _why_not(scan, self.target)
         if why:
@@ -49,7 +53,7 @@ class GpuScans(StepLowering[Gpu]):
 
 
 def _why_not(scan: Node, gpu: Gpu) -> str:
-    """Why a scan has no GPU kernel; "" if it has one."""
+    """Returns the reason why a scan has no GPU kernel; "" if it has one."""
     kind, dtype, scanned = str(scan.attrs["kind"]), scan.dtype, int(scan.attrs["axis"])
     if kind not in KINDS or dtype.bits < 16 or dtype.kind not in "fiu":
         return f"no tile is scanned for the {kind} of {dtype}"
@@ -60,7 +64,7 @@ def _why_not(scan: Node, gpu: Gpu) -> str:
 
 
 def _blocks(sizes: list[int], scanned: int, gpu: Gpu) -> list[int]:
-    """Returns the block size of each axis.
+    """Returns the block size of each axis of a scan, for one program.
 
     The scanned axis gets as much as a tile takes. A tile gets several lines if every multiprocessor
     still has a program.
@@ -79,7 +83,7 @@ def _blocks(sizes: list[int], scanned: int, gpu: Gpu) -> list[int]:
 
 
 def _steps(scan: Node, gpu: Gpu) -> list[Step]:
-    """The list of steps of a scan."""
+    """Returns the loop transformations that lower a scan to its GPU kernel."""
     scanned, sizes = int(scan.attrs["axis"]), [static(s) for s in scan.shape]
     blocks = _blocks(sizes, scanned, gpu)
     tiled = [a for a, size in enumerate(sizes) if size > 1 and blocks[a] > 1]

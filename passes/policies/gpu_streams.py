@@ -70,7 +70,9 @@ class ProductStreams(StepLowering[Gpu]):
         super().check()
 
     def policy(self) -> StreamPolicy:
-        """Returns the policy of its block sizes. Raises CannotTile if no tile is possible."""
+        """Returns the scheduling policy that picks the stream's block sizes. Raises CannotTile if
+        no tile is possible.
+        """
         for dot in contractions(self.group.blocks[0].nodes):
             rule = parse_rule(dot.attrs["rule"])
             sizes = rule.sizes([a.shape for a in dot.args])
@@ -81,7 +83,9 @@ class ProductStreams(StepLowering[Gpu]):
         return StreamPolicy(self.group, shape, self.target)
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the schedule of the group, which the policy completes."""
+        """Applies the loop transformations for the schedule of the group, in which the policy fills
+        in what the user left open.
+        """
         policy = self.policy()
         steps = StreamSteps(policy, policy.of(self.group), made.kernel, self.target)
         made.take(*steps.tiles(), *steps.sums())
@@ -97,7 +101,8 @@ class ProductStreams(StepLowering[Gpu]):
         made.take(steps.launch())
 
     def _masks(self, made: LoweredKernel, steps: StreamSteps) -> None:
-        """Skip blocks that position masks hide.
+        """Adds steps that skip blocks of the streamed axis which position masks, such as causal
+        ones, hide.
 
         Each loop with matmuls first waits for its prefetched copies. So three loops cost more than
         one loop with a branch, but two cost less. Measured on an H100.
@@ -117,7 +122,7 @@ class ProductStreams(StepLowering[Gpu]):
 
 
 class StreamSteps:
-    """Writes the steps for the tiles of a schedule.
+    """Translates a schedule of a stream with matmuls into loop transformations.
 
     Args:
         policy: the policy of the stream.
@@ -172,7 +177,7 @@ class StreamSteps:
         return sorted(self.grid, key=order)
 
     def _programs(self, name: str) -> int:
-        """The programs along an axis."""
+        """Returns the number of GPU programs (iterations of the grid) along an axis."""
         block = self.height if name == self.row else 1
         return -(-self.extents[name] // block)
 
@@ -191,7 +196,7 @@ class StreamSteps:
         return max(min(usual, part & -part), MATRIX)
 
     def tiles(self) -> list[Step]:
-        """The steps that tile the loops."""
+        """Returns the loop transformations that split and vectorize the loops into tiles."""
         made: list[Step] = list(self.order)
         if self.row:
             why = f"a program has {self.height} of {self.extents[self.row]} rows"
@@ -214,7 +219,9 @@ class StreamSteps:
         return block if is_whole else self.gpu.streams.depth_block
 
     def sums(self) -> list[Step]:
-        """The steps that compute the sums of a tile."""
+        """Returns the loop transformations with which a tile's sums are computed: matrix
+        instructions and cheaper arithmetic.
+        """
         held = [name for name in self.extents if name in (self.row, *self.lanes)]
         inner = [*self.contracted, STREAMED, *reversed(held)]
         made: list[Step] = [Vectorize(f"{name}.1") for name in inner]
@@ -232,7 +239,9 @@ class StreamSteps:
         return made
 
     def backwards(self) -> list[Step]:
-        """The step that starts the last rows first: causal masks leave them the most work."""
+        """Returns the step that makes programs of the last rows start first, since causal masks
+        leave them the most work.
+        """
         if not self.row or self.height >= self.extents[self.row]:
             return []
         return [Reverse(f"{self.row}.0").because("the last rows take the most time")]
@@ -254,7 +263,9 @@ class StreamSteps:
 
 
 def _is_table(load: Node) -> bool:
-    """True if one index depends on several loop variables."""
+    """True if one index of a load depends on several loop variables, as in a table of relative
+    positions.
+    """
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
 
 

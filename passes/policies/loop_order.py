@@ -8,7 +8,7 @@ from stack.passes.steps.primitives import Reorder
 
 
 def reordered(now: Sequence[str], wanted: Sequence[str], why: str) -> list[Reorder]:
-    """Returns the steps that nest loops in another order.
+    """Returns the loop interchanges that bring perfectly nested loops into another order.
 
     Args:
         now: the axes of the loops, outermost first.

@@ -38,20 +38,23 @@ class MixOrderLowering(StepLowering[Gpu]):
 
     @cached_property
     def nest(self) -> Node:
-        """The plain loop nest. Raises CannotTile."""
+        """The plain loop nest of the group. Raises CannotTile if the group has no mixed loop order.
+        """
         check_powers(self.group)
         return emit(self.group, root=self.space.root, reduced=self.space.reduced)
 
     @cached_property
     def space(self) -> MixOrderSpace:
-        """The loop space. Raises CannotTile."""
+        """The axes of the group with their roles. Raises CannotTile if it is no column reduction
+        fused with row-wise work.
+        """
         space = space_of(self.group.blocks[0], self.target)
         if space is None:
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy."""
+        """Applies the loop transformations of the policy to the kernel."""
         made.take(*self._steps())
 
     def _steps(self) -> list[Step]:
@@ -90,7 +93,7 @@ class MixOrderLowering(StepLowering[Gpu]):
 
 
 def _tile(space: MixOrderSpace, gpu: Gpu) -> tuple[int, int]:
-    """The shape of a tile: elements of a row, and rows."""
+    """Picks the shape of a program's tile: how many elements of a row, and how many rows."""
     whole = power_of_two(space.shape[-1])
     line = max(2, whole if space.is_along else min(whole, gpu.rows.columns))
     room = gpu.mixes.whole_tile if space.is_along else gpu.mixes.part_tile

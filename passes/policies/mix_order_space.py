@@ -42,7 +42,9 @@ class MixOrderSpace:
 
     @property
     def reduced(self) -> tuple[int, ...]:
-        """The reduction axes: `streamed`, and the last one if a reduction runs along rows."""
+        """The numbers of the reduction axes: `streamed`, and the last axis if a reduction runs
+        along rows.
+        """
         return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
 
     def most_elements(self, gpu: Gpu) -> int:
@@ -69,7 +71,9 @@ def space_of(body: Block, gpu: Gpu) -> MixOrderSpace | None:
 
 
 def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrderSpace | None:
-    """The loop space that the axes of one node span; None if it is not one."""
+    """Returns the loop space over the axes of node `root`; None if the group's reductions and
+    results do not fit in it.
+    """
     iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
         index_maps = index_maps_of(body, root, iter_vars)
@@ -129,7 +133,7 @@ def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: in
 
 
 def _names(place: Sequence[Dim]) -> set[str]:
-    """The names of the symbols in an index."""
+    """Returns the names of the symbols that occur in an index."""
     return {s.name for d in place for s in symbols(d)}
 
 

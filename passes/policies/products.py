@@ -87,7 +87,9 @@ class Nest:
         return (*self.others, *self.tiled)
 
     def peeled(self, rows: int, lanes: int) -> Nest:
-        """The loops over the rows that are peeled off."""
+        """Returns the description of the loops over the last rows, which get smaller tiles of
+        `rows` x `lanes` because they do not fill all processors.
+        """
         return replace(
             self,
             row=self.row + LAST,
@@ -102,7 +104,7 @@ class Products(StepLowering[Gpu]):
     """Lowers a group with matrix products of one left operand."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy."""
+        """Applies the loop transformations for the schedule of the group."""
         body = self.group.blocks[0]
         beside = horizontal_products(body)
         dots = [dot for dot, _ in parts_of(body)] or products_of(body)[:1]
@@ -125,7 +127,7 @@ class Products(StepLowering[Gpu]):
 
 
 class ProductSteps:
-    """Writes the steps for the tiles of a schedule.
+    """Translates a schedule of matmuls into loop transformations.
 
     Args:
         product: the description of the matmul for the cost model.
@@ -152,7 +154,9 @@ class ProductSteps:
         self.order: list[Step] = []  # steps that interchange the loops over the results
 
     def add(self, dot: Node, names: Sequence[str]) -> None:
-        """Add the loops over the result of a product, outermost first."""
+        """Adds a matmul of the group; `names` are the axes of the loops over its result, outermost
+        first.
+        """
         roles = roles_of(dot)
         real = [n for n in result_names(dot) if roles.sizes[n] > 1 or n == roles.lane]
         if len(real) != len(names):
@@ -179,7 +183,7 @@ class ProductSteps:
     # ---- tiles
 
     def tiles(self) -> list[Step]:
-        """The steps that tile the loops."""
+        """Returns the loop transformations that split and vectorize the loops into tiles."""
         made = list(self.order)
         for name in self.contracted[1:]:
             made.append(Fuse(self.contracted[0], name).because("the contracted axes become one"))
@@ -193,11 +197,15 @@ class ProductSteps:
         return made
 
     def _summed(self) -> list[str]:
-        """The contracted axis of each nest; nests side by side share one."""
+        """Returns the names of the contracted axes of all matmuls; each name once, as fused matmuls
+        share one.
+        """
         return list(dict.fromkeys(nest.summed for nest in self.nests))
 
     def _tail(self) -> list[Step]:
-        """Peels the rows that do not fill all processors: they get smaller tiles."""
+        """Returns the steps that peel off the last rows, which do not fill all processors, for
+        smaller tiles.
+        """
         (nest, *more) = self.nests
         last = self.tile.last
         if last is None or more or nest.others or not nest.row:
@@ -214,7 +222,9 @@ class ProductSteps:
         return [Peel(nest.row, rest).because(why)]
 
     def _whole_waves(self, rows: int, lanes: int) -> int:
-        """The rows that fill all processors; 0 if one tile of `rows` x `lanes` takes the rest."""
+        """Returns how many rows are computed by waves of programs that fill all processors; 0 if
+        the rest fits in one tile of `rows` x `lanes`.
+        """
         height, width = self.product.height, self.product.width
         down, across = -(-height // self.tile.rows), -(-width // self.tile.lanes)
         whole = whole_waves(down, across, self.gpu) * self.tile.rows
@@ -222,7 +232,7 @@ class ProductSteps:
         return whole if left > rows or (left > 0 and width > lanes) else 0
 
     def _depth(self, name: str) -> int:
-        """The block size of the contracted axis."""
+        """Returns the block size of the contracted axis `name`."""
         whole, usual = self.gpu.matmuls.whole_depth, max(self.tile.step, MATRIX)
         if self.product.height > 1 and self.dtype.bits > 16 and not self.product.rounds:
             whole = min(whole, usual)  # the rounding error grows with the length of a block
@@ -247,7 +257,9 @@ class ProductSteps:
     # ---- sums
 
     def sums(self) -> list[Step]:
-        """The steps that compute the sums of a tile."""
+        """Returns the loop transformations with which a tile's sums are computed, such as
+        `tensorize`.
+        """
         made: list[Step] = []
         made += [Vectorize(f"{name}.1") for name in self._summed()]
         for nest in self.nests:
@@ -261,7 +273,9 @@ class ProductSteps:
         return made
 
     def _threads(self) -> list[Step]:
-        """The step that distributes sums over threads, if the schedule does."""
+        """Returns the step `threads`, by which threads compute the sums without matrix
+        instructions; empty if the schedule does not bind axes to threads.
+        """
         lanes = self.schedule.bound("lane")
         own = {s.axis: s.block for s in self.schedule.bound("unroll")}
         if not (lanes or own):
@@ -276,7 +290,7 @@ class ProductSteps:
         return all(nest.row for nest in self.nests)
 
     def _walk(self, name: str) -> list[Step]:
-        """Returns the steps for the loop over blocks of the contracted axis.
+        """Returns the steps for the serial loop over blocks of the contracted axis `name`.
 
         Several matmuls share one loop; a matrix-vector product accumulates partial sums and
         prefetches. No steps if there is one block.

@@ -49,7 +49,8 @@ WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in r
 def held_tiles(
     loop: ReductionLoop, extent: int, sources: Iterable[Node], running: int, gpu: Gpu
 ) -> int:
-    """The number of tiles of a row that stay in registers between two loops.
+    """Picks how many tiles of a row stay in registers between two loops over it, so that the second
+    one need not load them.
 
     Args:
         loop: the loop.
@@ -67,7 +68,7 @@ def held_tiles(
 
 
 def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
-    """True if all tiles of a row fit in registers."""
+    """True if all tiles of a row of each array in `sources` fit in registers."""
     count = -(-extent // WHOLE.block)
     registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
     return 0 < registers <= gpu.rows.whole_share * gpu.registers // gpu.threads
@@ -84,7 +85,7 @@ def in_a_row(axes: Sequence[int]) -> bool:
 
 
 def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
-    """The bytes of one element of each array whose rows have this extent."""
+    """Returns the bytes of one element of all those arrays together whose rows have this extent."""
     return sum(
         p.dtype.bytes
         for p in sources

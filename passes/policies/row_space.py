@@ -37,7 +37,9 @@ class RowSpace:
 
     @staticmethod
     def of(group: Node) -> RowSpace:
-        """Returns the loop space of a group. Raises CannotTile if its results do not share one."""
+        """Returns the loop space of a group. Raises CannotTile if its results do not share one loop
+        space.
+        """
         body = group.blocks[0]
         found = domain(body)
         if found is None:
@@ -71,12 +73,16 @@ class RowSpace:
 
     @property
     def is_one(self) -> bool:
-        """True if there is one reduction axis, or the axes are adjacent and can be collapsed."""
+        """True if one loop can run over all reduction axes: there is only one, or they are adjacent
+        and can be collapsed.
+        """
         return len(self.reduced) == 1 or in_a_row(list(self.reduced))
 
     @property
     def reduction_loop(self) -> ReductionLoop:
-        """The loop over a reduction axis that does not fit in a tile."""
+        """Picks the block size, warps and prefetch depth of the serial loop over a reduction axis
+        that is too long for a tile.
+        """
         if self.is_column or not self.reduced:
             return ACROSS
         own = [d for r in self.results for d in self.places[r]]
@@ -89,7 +95,9 @@ class RowSpace:
         return any(line in place[:-1] and place[-1] in self.iter_vars for place in held)
 
     def order(self) -> list[int]:
-        """The parallel axes by priority for a tile: unit-stride axes of arrays first."""
+        """The numbers of the parallel axes in the order in which they get a share of a tile: first
+        those along which arrays are contiguous.
+        """
         found = self.kept[-1:]
         for node in self.arrays:
             place = self.places.get(node)

@@ -60,12 +60,14 @@ class RowStreams(StepLowering[Gpu]):
 
     @cached_property
     def shape(self) -> StreamShape:
-        """The roles of its axes. Raises CannotTile."""
+        """The roles of the stream's axes. Raises CannotTile if they cannot be derived."""
         return stream_shape(stream_index_maps(*self.group.blocks), False)
 
     @cached_property
     def walk(self) -> Walk:
-        """The loop over a row in its plain loop nest. Raises CannotTile."""
+        """The description of the loop over a row in the stream's plain loop nest. Raises CannotTile
+        if it has no such nest.
+        """
         return Walk(self.nest)
 
     def check(self) -> None:
@@ -73,7 +75,9 @@ class RowStreams(StepLowering[Gpu]):
         self.policy()
 
     def policy(self) -> WalkPolicy:
-        """Returns the policy of its block size. Raises CannotTile."""
+        """Returns the scheduling policy that picks the block size of the stream. Raises CannotTile
+        if the stream has no kernel.
+        """
         return WalkPolicy(self._usual(), self.shape, self.extent, self.target)
 
     @property
@@ -95,7 +99,9 @@ class RowStreams(StepLowering[Gpu]):
         return PRIVATE if walk.is_private else TWICE
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the schedule of the group, which the policy completes."""
+        """Applies the loop transformations for the schedule of the group, in which the policy fills
+        in what the user left open.
+        """
         walk, policy = self.walk, self.policy()
         loop, schedule = policy.reduction_loop, policy.of(self.group)
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
@@ -150,7 +156,7 @@ class RowStreams(StepLowering[Gpu]):
             made.take(Pipeline(axis, ahead).because("loads overlap with computation"))
 
     def _kept(self, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
-        """The number of tiles that stay in registers between two loops over the row."""
+        """Returns how many tiles of the row stay in registers between two loops over it."""
         count = -(-walk.extent // block)
         if loop.is_whole:
             return count

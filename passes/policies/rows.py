@@ -67,7 +67,8 @@ REDUCED = "r"  # the name of all reduction axes together
 
 
 class RowPolicy(Policy):
-    """Picks the block sizes of the parallel axes i, j, ... and of the reduction axis r.
+    """Scheduling policy of elementwise groups and reductions on a GPU: picks the block sizes of the
+    parallel axes i, j, ... and of the reduction axis r.
 
     The reduction axis is in the tile (`lane`), or a serial loop over blocks of it (`serial`).
     """
@@ -121,7 +122,9 @@ class RowPolicy(Policy):
         ]
 
     def _whole(self) -> int:
-        """The number of elements if all reduction axes are in the tile, padded to powers of two."""
+        """The number of elements of one program if all reduction axes are whole in its tile, with
+        extents padded to powers of two.
+        """
         return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
 
     def _fits(self) -> bool:
@@ -162,7 +165,9 @@ class RowPolicy(Policy):
 
 
 def is_walked(schedule: Schedule) -> bool:
-    """True if the reduction axis is a serial loop over blocks."""
+    """True if a schedule makes the reduction axis a serial loop over blocks, instead of a part of
+    the tile.
+    """
     return any(s.binding == "serial" for s in schedule.of(REDUCED))
 
 
@@ -181,7 +186,7 @@ def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
 
 
 class RowSteps:
-    """Translates a schedule into a list of steps.
+    """Translates a schedule of an elementwise group or a reduction into loop transformations.
 
     Args:
         space: the loop space of the group.
@@ -247,7 +252,9 @@ class RowSteps:
         return [*made, self._launch()]
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
-        """The steps for loops over reduction axes: fusion, partial sums, prefetching."""
+        """Returns the steps for the serial loops over the reduction axes `walked`: fusion of loops,
+        tiles of partial sums, prefetching.
+        """
         made: list[Step] = []
         ahead = self.schedule.stages if is_walked(self.schedule) else 0
         for name in walked:
@@ -268,14 +275,16 @@ class RowSteps:
         return made
 
     def _why_walked(self, name: str) -> str:
-        """The reason for a serial loop over a reduction axis."""
+        """Returns the reason, shown to users, for making a reduction axis a serial loop over
+        blocks.
+        """
         extent = self._extent(name)
         if self.space.is_column:
             return f"a column reduction of {extent} rows, {self._step(name)} at a time"
         return f"{extent} elements, and a tile has at most {self.gpu.tile_registers}"
 
     def _kept(self, name: str) -> int:
-        """The number of tiles that stay in registers between two loops over a row."""
+        """Returns how many tiles of a row stay in registers between two loops over it."""
         loop = self.space.reduction_loop
         if not loop.is_first or name not in self.reduced.values():
             return 0
@@ -304,14 +313,18 @@ class RowSteps:
         return min(step, _whole(self._extent(name)))
 
     def _has_room(self, ahead: int) -> bool:
-        """True if the tiles that a column reduction prefetches fit in shared memory."""
+        """True if shared memory has room for the tiles that a column reduction prefetches `ahead`
+        iterations early.
+        """
         if self.space.reduction_loop != ACROSS:
             return True
         room = self.gpu.rows.prefetch_share * self.gpu.shared_bytes
         return ahead * sum(map(self._loaded, self.space.inputs)) <= room
 
     def _loaded(self, array: Node) -> int:
-        """The bytes of an array that an iteration loads as a tile."""
+        """Returns how many bytes of an array one iteration of the reduction loop loads as a tile; 0
+        if none.
+        """
         place = self.space.places.get(array, ())
         axes = [a for a, variable in enumerate(self.space.iter_vars) if variable in place]
         names = {REDUCED if a in self.space.reduced else letter(a) for a in axes}
@@ -334,14 +347,18 @@ class RowSteps:
 
 
 def arithmetic(results: Sequence[Node]) -> list[Step]:
-    """The step for cheaper arithmetic, as frameworks use it on GPUs."""
+    """Returns the step that replaces arithmetic by cheaper approximations, as frameworks do on
+    GPUs; empty if the results need none.
+    """
     if any(divides(n) and is_number(n.args[1]) for n in topological(results)):
         return [Rewrite("reciprocals").because("multiplication is cheaper than division")]
     return []
 
 
 def evictions(results: Sequence[Node], gpu: Gpu) -> list[Step]:
-    """The eviction hints for results that do not fit in the cache."""
+    """Returns the steps that add cache eviction hints to the stores of results which do not fit in
+    the cache.
+    """
     made: list[Step] = []
     for i, result in enumerate(results):
         size = static(result.tensor.bytes)
@@ -365,11 +382,15 @@ class RowLowering(StepLowering[Gpu]):
         super().check()
 
     def policy(self) -> RowPolicy:
-        """Returns the policy of the block sizes. Raises CannotTile if no tile is possible."""
+        """Returns the scheduling policy that picks the block sizes. Raises CannotTile if no tile is
+        possible.
+        """
         return RowPolicy(RowSpace.of(self.group), self.target)
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the schedule of the group, which the policy completes."""
+        """Applies the loop transformations for the schedule of the group, in which the policy fills
+        in what the user left open.
+        """
         policy = self.policy()
         schedule = policy.of(self.group)
         found = axes(made.kernel)

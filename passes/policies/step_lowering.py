@@ -24,7 +24,7 @@ Machine = TypeVar("Machine", bound=Target)
 
 
 class LoweredKernel:
-    """A kernel and the steps that have been applied to it.
+    """A kernel that is being lowered, and the loop transformations (steps) applied to it so far.
 
     Attributes:
         kernel: the kernel after these steps.
@@ -37,7 +37,9 @@ class LoweredKernel:
         self.done: Shown = [(NEST, "", nest)]
 
     def take(self, *steps: Step) -> None:
-        """Apply steps. Raises IllegalStep at the first one that is not legal."""
+        """Applies loop transformations in order. Raises IllegalStep at the first one that is not
+        legal.
+        """
         for step in steps:
             why = step.why_not(self.kernel, self.target)
             if why:
@@ -45,7 +47,7 @@ class LoweredKernel:
             self._apply(step)
 
     def may(self, step: Step) -> bool:
-        """Apply a step if it is legal. Returns whether it is."""
+        """Applies a loop transformation if it is legal for the kernel. Returns whether it is."""
         is_legal = not step.why_not(self.kernel, self.target)
         if is_legal:
             self._apply(step)
@@ -57,7 +59,7 @@ class LoweredKernel:
 
 
 class StepLowering(ABC, Generic[Machine]):
-    """Lowers a group by steps: from its plain loop nest to its kernel.
+    """Lowers a group from its plain loop nest to its kernel by loop transformations (steps).
 
     Args:
         group: a `fusion` or a `stream`.
@@ -69,7 +71,7 @@ class StepLowering(ABC, Generic[Machine]):
 
     @cached_property
     def nest(self) -> Node:
-        """The plain loop nest. Raises CannotTile."""
+        """The plain loop nest of the group. Raises CannotTile if it has none."""
         return plain_nest(self.group, self.target)
 
     def check(self) -> None:
@@ -81,13 +83,16 @@ class StepLowering(ABC, Generic[Machine]):
 
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:
-        """Applies the steps of the policy to the nest, in order.
+        """Applies the loop transformations of the scheduling policy to the nest in `made`, in
+        order.
 
         Raises CannotTile if the group turns out to have no kernel.
         """
 
     def made(self) -> LoweredKernel:
-        """Returns the kernel with its steps. Raises CannotTile."""
+        """Lowers the group. Returns the kernel with the steps applied to it. Raises CannotTile if
+        the group has no kernel.
+        """
         made = LoweredKernel(self.nest, self.target)
         try:
             self.take(made)
@@ -96,11 +101,14 @@ class StepLowering(ABC, Generic[Machine]):
         return made
 
     def kernel(self) -> Node:
-        """Returns the kernel node. Raises CannotTile."""
+        """Lowers the group. Returns the kernel node. Raises CannotTile if the group has no kernel.
+        """
         return self.made().kernel
 
     def shown(self) -> Shown:
-        """Returns the nest, and the kernel after each step. Raises CannotTile."""
+        """Lowers the group. Returns its plain loop nest, and the kernel after each step. Raises
+        CannotTile if the group has no kernel.
+        """
         return self.made().done
 
 
@@ -108,18 +116,18 @@ class UserSteps(StepLowering[Machine]):
     """Lowers a group by the list of steps that a user wrote for it."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the list."""
+        """Applies the loop transformations that the user wrote, in order."""
         made.take(*parse_steps(written(self.group)))
 
 
 def written(group: Node) -> str:
-    """The list of steps that a user wrote for a group; "" if there is none."""
+    """Returns the text of the list of steps that a user wrote for a group; "" if there is none."""
     (text, *_) = schedules_of(group) or ("",)
     return text if is_list(text) else ""
 
 
 def plain_nest(group: Node, target: Target) -> Node:
-    """Returns the plain loop nest of a group for a target. Raises CannotTile.
+    """Returns the plain loop nest of a group for a target. Raises CannotTile if it has none.
 
     CPU kernels have 64-bit indices, and are at level `loop` from the start. GPU kernels keep
     running totals of f32 in f32: most GPUs have few units for f64, and a tile is scanned in a
@@ -133,7 +141,7 @@ def plain_nest(group: Node, target: Target) -> Node:
 
 
 def shown(node: Node, lowering_of: Callable[[Node], StepLowering[Any]]) -> Shown:
-    """The plain loop nest of a group, and the kernel after each step of its schedule.
+    """Returns the plain loop nest of a group, and the kernel after each step of its schedule.
 
     Args:
         node: a group, or an op that fusion left on its own.
@@ -161,7 +169,9 @@ def check_list(group: Node, steps: list[Step], target: Target) -> None:
 
 
 def check_powers(group: Node) -> None:
-    """Raises CannotTile for a group that raises integers to powers: GPU kernels cannot."""
+    """Raises CannotTile if a group raises integers to integer powers, which GPU kernels cannot
+    compute.
+    """
     for block in group.blocks:
         if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
             raise CannotTile("it raises integers to powers")

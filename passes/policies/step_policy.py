@@ -27,7 +27,9 @@ class StepPolicy(BlockPass):
 
     @abstractmethod
     def steps(self, nest: Node, target: Target) -> Sequence[Step]:
-        """Returns the steps for a plain loop nest; an empty list leaves the group unchanged."""
+        """Returns the loop transformations for the plain loop nest of one group; an empty list
+        keeps the compiler's schedule.
+        """
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}

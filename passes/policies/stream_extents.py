@@ -25,7 +25,9 @@ from stack.target import Gpu
 
 
 def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:
-    """Picks the rows of a tile, and the elements of the streamed axis in a step."""
+    """Picks the tile of a stream with matmuls on a GPU: its rows, and the elements of the streamed
+    axis that one iteration takes.
+    """
     rows, step = _of_16_bits(stream, gpu)
     states = stream.blocks[0]
     sums = contractions(states.results)
@@ -38,7 +40,9 @@ def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:
 
 
 def in_parts(dot: Node) -> bool:
-    """True for a dot of f32. Its operands are split into three parts of 8 bits, in registers."""
+    """True for a dot of f32 operands, each of which is split into three narrower numbers in
+    registers.
+    """
     return dot.args[0].dtype.bits == 32
 
 
@@ -69,7 +73,9 @@ def _of_16_bits(stream: Node, gpu: Gpu) -> tuple[int, int]:
 
 
 def _hides(states: Block) -> bool:
-    """True if a mask hides elements in nearly all rows: with -inf, or a large negative number."""
+    """True if a mask with -inf, or with a large negative number, hides elements of nearly all rows
+    of a stream, as a causal mask does.
+    """
     if any(hiding_selects(states)):
         return True
     fills = (splat(unconverted(a)) for n in states.nodes if choice(n) for a in n.args[1:])
@@ -77,7 +83,9 @@ def _hides(states: Block) -> bool:
 
 
 def _reads_elements(gather: Node) -> bool:
-    """True if the indices of a gather are data, so that the elements of a tile are scattered."""
+    """True if the indices of a gather are data, so that the elements of one tile are scattered in
+    memory.
+    """
     for indices in gather.args[1:]:
         iter_vars = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
         if affine(indices, tuple(iter_vars)) is None:
@@ -86,7 +94,8 @@ def _reads_elements(gather: Node) -> bool:
 
 
 def _whole(stream: Node, extent: int, gpu: Gpu) -> int:
-    """Returns the step that covers the whole axis, if it pads no more than steps of 64; else 0.
+    """Returns the elements of one iteration that covers the whole streamed axis, if that pads no
+    more than iterations of 64 elements do; else 0.
 
     One step needs no rescaling. Its scores take most registers, so sums must be narrow.
     """
@@ -98,7 +107,9 @@ def _whole(stream: Node, extent: int, gpu: Gpu) -> int:
 
 
 def _work(stream: Node) -> int:
-    """Counts the elementwise ops of a step on tiles with rows and streamed elements."""
+    """Counts the elementwise ops of one iteration of a stream on tiles with both rows and streamed
+    elements.
+    """
     extent = streamed_extent(stream)
     return sum(
         n.tensor.rank > 1 and n.shape[-1] == extent and n.shape[-2] != 1

@@ -32,7 +32,9 @@ def has_parts(stream: Node) -> bool:
 
 
 def stream_programs(stream: Node, gpu: Gpu) -> int:
-    """Returns the number of programs of a stream's kernel. Raises CannotTile if it has none."""
+    """Returns how many GPU programs the kernel of a stream has. Raises CannotTile if the stream has
+    no kernel.
+    """
     policy = stream_lowering(stream, gpu).policy()
     schedule = policy.of(stream)
     axes = {a.name: a.extent for a in policy.domain.axes}
@@ -48,7 +50,9 @@ def _rate(dot: Node, gpu: Gpu) -> float:
 
 
 def best_part(stream: Node, gpu: Gpu) -> int:
-    """Picks the size of parts with which a stream is fastest; 0 if it is fastest without parts."""
+    """Picks the length of the parts of the streamed axis with which the stream is predicted to be
+    fastest; 0 for no parts.
+    """
     extent = streamed_extent(stream)
     if not isinstance(extent, int):
         return 0

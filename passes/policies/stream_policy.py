@@ -30,7 +30,9 @@ TALLEST = max(schedule.block("m") for schedule in MEASURED)
 
 
 class StreamPolicy(Policy):
-    """Schedules blocks of m (rows) and k (the streamed axis); e (columns of states) stays whole."""
+    """Scheduling policy of streams with matmuls on a GPU: picks the block sizes of m (rows) and k
+    (the streamed axis); e (columns of states) is never split.
+    """
 
     def __init__(self, stream: Node, shape: StreamShape, gpu: Gpu) -> None:
         self.stream, self.shape, self.gpu = stream, shape, gpu
@@ -113,6 +115,6 @@ class StreamPolicy(Policy):
         return self.extent in operand.shape[-2:]
 
     def _width(self, operand: Node) -> int:
-        """Returns the elements of an operand at one position of the streamed axis."""
+        """Returns how many elements an operand has for each position of the streamed axis."""
         sizes = [power_of_two(static(s)) for s in operand.shape[-2:]]
         return prod(sizes) // power_of_two(self.extent)

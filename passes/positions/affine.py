@@ -19,7 +19,7 @@ from stack.ir.traits import (
 
 
 def slope(line: Dim, name: str) -> Dim:
-    """Returns the growth of an expression when symbol `name` goes from 0 to 1.
+    """Returns how much an expression grows when symbol `name` grows from 0 to 1.
 
     For a linear expression, this is the coefficient of the symbol, a number.
     """
@@ -27,7 +27,9 @@ def slope(line: Dim, name: str) -> Dim:
 
 
 def affine(node: Node, index: Index) -> Dim | None:
-    """Returns an integer node at an index as an expression of that index; None if it is data."""
+    """Returns the element of an integer node at an index as an expression of that index; None if
+    the element is data and not computed from the index.
+    """
     if node.dtype.kind != "i" or node.dtype.bits < 32:
         return None  # narrow and unsigned integers wrap
     if is_number(node):

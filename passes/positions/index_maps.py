@@ -13,7 +13,8 @@ Placed = list[tuple[Node, Index]]
 
 
 def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
-    """Returns the index of nodes in the axes of the root: pulled to operands, pushed to users.
+    """Returns the index of each node of a body in terms of the axes of `root`, by passing indices
+    from nodes to their operands and users.
 
     A result of the body is included only if the axes reach all of it: not behind a slice. Raises
     CannotTile if an op has no index map.
@@ -51,7 +52,9 @@ def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
 
 
 def _pull(node: Node, index: Index) -> Placed:
-    """Returns the operands of a node with their indices, if each has a single one."""
+    """Returns the operands of a node with the index at which each is read, for those that are read
+    at one index only.
+    """
     if not node.args:
         return []
     relation, rule = ops.relation_of(node), ops.rule_of(node)

@@ -25,7 +25,9 @@ from stack.passes.tiling.frame import static
 
 @dataclass(frozen=True)
 class BlockValue:
-    """A value for each block: a node over some of the axes, in order."""
+    """One value for each block of an index space: a node whose axes number the blocks along some
+    axes of the space, in order.
+    """
 
     node: Node
     axes: tuple[int, ...] = ()
@@ -35,8 +37,8 @@ Span = tuple[BlockValue, BlockValue]
 
 
 class BlockIntervals:
-    """Blocks of `size` positions along the axes `cut` of an index space; other axes are not
-    blocked.
+    """Computes bounds of values on blocks of `size` positions along the axes `cut` of an index
+    space; other axes are not divided into blocks.
 
     Attributes:
         read: number of elements that are reduced.
@@ -55,7 +57,8 @@ class BlockIntervals:
         return -(-self.shape[axis] // self.size) if axis in self.cut else self.shape[axis]
 
     def span(self, node: Node, index: Index) -> Span:
-        """Returns the least and greatest value of an integer or a condition; nan is ignored.
+        """Returns for each block the least and greatest value of an integer or boolean node; nan is
+        ignored.
 
         Raises ValueError if the index does not consist of single axes.
         """
@@ -83,7 +86,9 @@ class BlockIntervals:
     # ---- rules
 
     def _condition(self, node: Node, index: Index) -> Span | None:
-        """Applies a monotone condition to the ends of its operands' intervals."""
+        """Returns bounds of a monotone condition on each block, from the bounds of its operands;
+        None for other nodes.
+        """
         facts = ops.algebra_of(node)
         if facts.negated and not node.args[0].dtype.is_integer:
             return None  # a nan is neither below nor above
@@ -112,7 +117,9 @@ class BlockIntervals:
     # ---- leaves
 
     def _line(self, node: Node, index: Index) -> Span | None:
-        """Evaluates an affine value at the corners of blocks."""
+        """Returns bounds of an affine integer on each block, from its values at the corners of the
+        block; None for other nodes.
+        """
         line = affine(node, index)
         if line is None:
             return None
@@ -136,7 +143,7 @@ class BlockIntervals:
         return self._plus(low, rest), self._plus(high, rest)
 
     def _reduced(self, node: Node, index: Index) -> Span:
-        """Reduces all elements of each block."""
+        """Returns bounds of a value on each block by reducing all elements of the block."""
         kept = [(i, d) for i, d in enumerate(index) if d != 0]
         axes = [self.iter_vars.index(d) for _, d in kept if d in self.iter_vars]
         if len(axes) != len(kept) or axes != sorted(set(axes)):
@@ -147,7 +154,9 @@ class BlockIntervals:
         return low, high
 
     def _each(self, node: Node, axes: Sequence[int], kind: str) -> Node:
-        """Returns one reduction of the elements of each block."""
+        """Builds the reduction of a value over the elements of each block; `kind` is the kind of
+        reduction, such as maximum.
+        """
         shape = [self.shape[a] for a in axes]
         made = _reshaped(node, shape)
         whole = [self.count(a) * self.size if a in self.cut else self.shape[a] for a in axes]
@@ -169,19 +178,22 @@ class BlockIntervals:
         return make("reduce", (_reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
 
     def numbers(self, axis: int, dtype: DType) -> BlockValue:
-        """Returns the number of each block along an axis."""
+        """Builds the number of each block along an axis: 0, 1, and so on."""
         hint = TensorType(dtype, (self.count(axis),))
         return BlockValue(make("iota", (), {"axis": 0}, hint=hint), (axis,))
 
     # ---- parts
 
     def apply(self, op: str, *parts: BlockValue) -> BlockValue:
-        """Applies an elementwise op, with each operand broadcast to the axes of all."""
+        """Builds an elementwise op of values of blocks, each broadcast to the axes that any of them
+        has.
+        """
         axes = tuple(sorted({a for p in parts for a in p.axes}))
         return BlockValue(make(op, [self.spread(p, axes) for p in parts]), axes)
 
     def spread(self, part: BlockValue, axes: Sequence[int]) -> Node:
-        """Broadcasts a value to exactly these axes; a scalar stays one."""
+        """Broadcasts a value of blocks to exactly these axes of the space; a scalar stays a scalar.
+        """
         if part.axes == tuple(axes) or not part.node.tensor.rank:
             return part.node
         at = tuple(i for i, a in enumerate(axes) if a in part.axes)
@@ -189,7 +201,9 @@ class BlockIntervals:
         return make("broadcast", (part.node,), {"axes": at}, hint=hint)
 
     def elements(self, part: BlockValue) -> Node:
-        """Returns the value of its block for each element along the axes of a part."""
+        """Expands a value of blocks to one for each element along the same axes: that of the
+        element's block.
+        """
         counts = [self.count(a) for a in part.axes]
         sides = [self.size if a in self.cut else 1 for a in part.axes]
         split: list[int] = []

@@ -40,7 +40,8 @@ class StreamAxes:
 
 @cached_by_class
 def stream_axes(stream: Node) -> StreamAxes:
-    """The axes of a stream, computed once for its cost model, schedule and kernel.
+    """Returns the row and column axes of a stream, computed once for its cost model, schedule and
+    kernel.
 
     Raises CannotTile.
     """

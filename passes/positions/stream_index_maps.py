@@ -21,7 +21,9 @@ from stack.passes.tiling.frame import CannotTile, static
 
 @dataclass(frozen=True)
 class IndexMaps:
-    """Symbols for axes, and the indices of states and results in them."""
+    """The index of each state and result of a stream, as expressions of a common set of iteration
+    variables.
+    """
 
     iter_vars: Index
     states: Mapping[Node, Index]
@@ -106,7 +108,9 @@ class _Placing:
                         self._enter(index_maps_of(self.ending, self.params[other], found[param]))
 
     def _join(self, state: Node) -> bool:
-        """Finds the index of a state from operands that it shares with indexed states."""
+        """Derives the index of a state from operands that it shares with states whose index is
+        known. Returns whether this succeeded.
+        """
         known: dict[Node, Index] = {}
         for other, place in self.states.items():
             known.update(self._inside(other, place))
@@ -126,7 +130,9 @@ class _Placing:
         return True
 
     def _inside(self, state: Node, place: Index) -> dict[Node, Index]:
-        """Returns the indices at which a state's operands and their operands are read in a tile."""
+        """Returns the index at which a state of index `place` reads its operands, and these read
+        theirs, in one iteration of the stream.
+        """
         found: dict[Node, Index] = {}
         for operand, index in operands_of(state, place):
             at = index_maps_of(self.inner, operand, index)

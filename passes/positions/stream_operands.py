@@ -14,7 +14,8 @@ from stack.passes.tiling.frame import static
 
 
 def operand_place(state: Node, place: Index, key: Dim, side: int = 0) -> Index:
-    """Returns the index of an operand of a state.
+    """Returns the index at which a state of a stream, a reduction or matmul over its axis, reads
+    one of its operands.
 
     Args:
         state: the state.
@@ -32,14 +33,16 @@ def operand_place(state: Node, place: Index, key: Dim, side: int = 0) -> Index:
 
 
 def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
-    """Yields operands of a state with their index; the streamed axis is the symbol `streamed`."""
+    """Yields the operands that a state reduces along the streamed axis, each with its index; the
+    symbol `streamed` is the position along that axis.
+    """
     for side, (operand, position) in enumerate(streamed_axes(state)):
         key = symbol("streamed", 0, max(static(operand.shape[position]) - 1, 0))
         yield operand, operand_place(state, place, key, side)
 
 
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
-    """Returns the index at which one step of a stream reads node `target`.
+    """Returns the index at which one iteration of a stream reads node `target`.
 
     None if it reads the node at several indices, or not at all.
     """
@@ -51,7 +54,9 @@ def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Inde
 
 
 def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
-    """The indices at which the target is read, relative to an operand of a state."""
+    """Returns all indices at which node `target` is read to compute the element of `root`, an
+    operand of a state, at index `place`.
+    """
     pending: list[tuple[Node, Index]] = [(root, place)]
     seen: set[tuple[Node, Index]] = set()
     found: set[Index] = set()

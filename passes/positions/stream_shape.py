@@ -39,7 +39,9 @@ class StreamShape:
 
 
 def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
-    """The shape of a stream whose values have these indices. Raises CannotTile."""
+    """Derives the roles of a stream's axes from the indices of its states and results. Raises
+    CannotTile if an axis has no constant extent.
+    """
     kept = {s for place in where.states.values() for d in place for s in symbols(d)}
     lanes = _lanes(where.states)
     extents = {str(m): extent_of(m) for m in where.iter_vars}
@@ -74,13 +76,14 @@ def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mappin
 
 
 def memory_side(state: Node) -> int:
-    """Returns the number of the operand of a dot that is read from memory, 0 or 1, while the other
-    one is computed. 1 if both or neither are in memory."""
+    """Returns which operand of a dot, 0 or 1, is read from memory while the other is computed by
+    the stream; 1 if both or neither are in memory.
+    """
     return 0 if is_in_memory(state.args[0]) and not is_in_memory(state.args[1]) else 1
 
 
 def is_in_memory(node: Node) -> bool:
-    """True if a value of a stream is read from an array."""
+    """True if a value in a stream is an array in memory or a view of one, not a computed value."""
     while is_view(node) or converts(node):
         node = node.args[0]
     return is_input(node) or is_array(node)
@@ -106,7 +109,9 @@ def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
 
 
 def extent_of(iter_var: Dim) -> int:
-    """The number of values of an iteration variable. Raises CannotTile for other dims."""
+    """Returns the number of values that an iteration variable takes. Raises CannotTile for a dim
+    that is no variable with a constant bound.
+    """
     if isinstance(iter_var, Expr) and len(iter_var.terms) == 1 and len(iter_var.terms[0][0]) == 1:
         high = getattr(iter_var.terms[0][0][0], "high", None)
         if isinstance(high, int):

@@ -25,7 +25,8 @@ from stack.rewrite.splat import splat
 
 @dataclass(frozen=True)
 class DataLimit:
-    """A limit that data sets to the position along the streamed axis, as lengths in a mask do.
+    """A limit on the position along the streamed axis that comes from data, such as the sequence
+    lengths in a mask.
 
     With sign +1: position >= scale * value[at] + moved. With sign -1: position <= the same.
 
@@ -46,7 +47,7 @@ class DataLimit:
 
 @dataclass(frozen=True)
 class VisibleRegion:
-    """The positions at which elements are visible.
+    """The positions at which the elements of a stream are visible: not hidden by a mask.
 
     Attributes:
         bounds: affine expressions of positions, all of which are >= 0 there.
@@ -60,7 +61,9 @@ class VisibleRegion:
 
 
 def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
-    """Yields selects that hide elements from all states, with the number of the visible operand."""
+    """Yields the select nodes that hide elements from all states of a stream, as attention masks
+    do, with the number of the operand that visible elements get.
+    """
     for select in states.nodes:
         visible = _visible_branch(select)
         if visible is not None and hidden(states, select, _fill(select, visible)) is not None:
@@ -85,7 +88,7 @@ def _fill(node: Node, visible: int) -> float:
 
 
 def _behind(node: Node) -> Node:
-    """Returns the source of a value behind broadcasts and casts."""
+    """Skips broadcasts and casts: returns the node whose elements they repeat or convert."""
     while shows(node):
         node = node.args[0]
     return node
@@ -128,7 +131,9 @@ def known_value(node: Node, known: Mapping[Node, float]) -> float | None:
 
 
 def seen(node: Node, index: Index, positive: bool) -> VisibleRegion:
-    """Returns the region where a condition is true (or, if not `positive`, false)."""
+    """Returns the positions at which a condition is true (or, if not `positive`, false), as a
+    region.
+    """
     if ops.is_whole_view(node):
         return seen(node.args[0], ops.pull(node, index)[0], positive)
     if negates(node):
@@ -153,7 +158,8 @@ def seen(node: Node, index: Index, positive: bool) -> VisibleRegion:
 
 
 def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | None:
-    """Returns a comparison of positions as a number that is above 0 (True), or not below 0.
+    """Returns a comparison of positions as an expression that is positive where the comparison
+    holds, or where it fails if not `positive`. The second item is True for > 0, False for >= 0.
 
     None if an operand is not affine in positions.
     """
@@ -166,7 +172,7 @@ def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | Non
 
 
 def _order(node: Node, positive: bool) -> Algebra:
-    """Returns the algebra of a comparison, or of its negation."""
+    """Returns the algebraic properties of a comparison, or of its negation if not `positive`."""
     facts = ops.algebra_of(node)
     return facts if positive else ELEMENTWISE[facts.negated]
 
@@ -192,8 +198,9 @@ def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
 
 
 def _blocks(number: Dim | None, place: Dim | None) -> int:
-    """Returns how many consecutive positions have the same `number`: 1 if it is the position
-    itself, n if it is position // n, 0 otherwise."""
+    """Returns how many consecutive positions `place` have the same `number`: 1 if it is the
+    position itself, n if it is position // n, 0 for other expressions.
+    """
     if number is None or place is None:
         return 0
     if number == place:
@@ -208,7 +215,7 @@ def _blocks(number: Dim | None, place: Dim | None) -> int:
 
 
 def _streamed_place(index: Index) -> Dim | None:
-    """Returns the streamed position in an index."""
+    """Returns the expression in an index that contains the streamed position; None if none does."""
     return next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)
 
 

@@ -255,8 +255,7 @@ class Scalars:
         return self.scope.b.select(test, value, filled)
 
     def _is_read(self, node: Node) -> bool:
-        """True if a node is an array in memory, or a view (such as a reshape or transpose) of one.
-        """
+        """True if a node is an array in memory, or a view (such as a reshape or transpose) of one."""
         while node not in self.memory and ops.is_whole_view(node):
             node = node.args[0]
         return node in self.memory

@@ -38,7 +38,8 @@ class MixOrderLowering(StepLowering[Gpu]):
 
     @cached_property
     def nest(self) -> Node:
-        """The plain loop nest of the group. Raises CannotTile if the group has no mixed loop order.
+        """The plain loop nest of the group. Raises CannotTile if the group is no column reduction
+        fused with row-wise work.
         """
         check_powers(self.group)
         return emit(self.group, root=self.space.root, reduced=self.space.reduced)

@@ -85,7 +85,9 @@ def in_a_row(axes: Sequence[int]) -> bool:
 
 
 def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
-    """Returns the bytes of one element of all those arrays together whose rows have this extent."""
+    """Returns the bytes of one element of all those arrays in `sources` together whose rows have
+    this extent.
+    """
     return sum(
         p.dtype.bytes
         for p in sources

@@ -347,8 +347,8 @@ class RowSteps:
 
 
 def arithmetic(results: Sequence[Node]) -> list[Step]:
-    """Returns the step that replaces arithmetic by cheaper approximations, as frameworks do on
-    GPUs; empty if the results need none.
+    """Returns the step that replaces divisions by constants with multiplications; empty if the
+    results need no such division.
     """
     if any(divides(n) and is_number(n.args[1]) for n in topological(results)):
         return [Rewrite("reciprocals").because("multiplication is cheaper than division")]

@@ -192,8 +192,7 @@ class BlockIntervals:
         return BlockValue(make(op, [self.spread(p, axes) for p in parts]), axes)
 
     def spread(self, part: BlockValue, axes: Sequence[int]) -> Node:
-        """Broadcasts a value of blocks to exactly these axes of the space; a scalar stays a scalar.
-        """
+        """Broadcasts a value of blocks to exactly these axes of the space; a scalar stays a scalar."""
         if part.axes == tuple(axes) or not part.node.tensor.rank:
             return part.node
         at = tuple(i for i, a in enumerate(axes) if a in part.axes)

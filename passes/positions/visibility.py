@@ -158,8 +158,8 @@ def seen(node: Node, index: Index, positive: bool) -> VisibleRegion:
 
 
 def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | None:
-    """Returns a comparison of positions as an expression that is positive where the comparison
-    holds, or where it fails if not `positive`. The second item is True for > 0, False for >= 0.
+    """Returns a comparison of positions as an expression that is above 0 (second item True), or not
+    below 0 (False), where the comparison is true, or false if not `positive`.
 
     None if an operand is not affine in positions.
     """

@@ -35,19 +35,20 @@ class Lanes:
 
     @property
     def places(self) -> Node:
-        """A tile with the iteration of each lane."""
+        """A tile with the iteration number that each lane computes."""
         type_ = TensorType(self.var.dtype, (self.count,), "tile")
         lanes = make("iota", (), {"axis": 0}, hint=type_)
         return make("sub", (self.last, lanes)) if self.is_reversed else lanes
 
     @property
     def last(self) -> Node:
-        """The number of the last iteration."""
+        """A constant: the number of the last iteration of the loop."""
         return constant(self.count - 1, self.var.dtype)
 
     def first(self, place: Node) -> Node | None:
-        """Returns the value in lane 0 of an integer that grows by 1 from lane to lane; None if it
-        does not grow so."""
+        """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
+        other index.
+        """
         step = linear(place, self.var)
         if step is None or step[0] != (-1 if self.is_reversed else 1):
             return None
@@ -67,7 +68,9 @@ class Lanes:
         return lanes if is_number(first) and not number(first) else make("add", (first, lanes))
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
-        """The shape of the tile that replaces a value of one lane: the lane axis comes first."""
+        """Returns the shape of the tile that replaces `rank_of`, a value of one iteration: the lane
+        axis is put before its own axes.
+        """
         return (self.count, *map(static, rank_of.shape))
 
     def spread(self, value: Node, shape: Sequence[int], has_lanes: bool) -> Node:
@@ -96,7 +99,9 @@ def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node
 
 
 def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
-    """Reshapes a tile; merges two reshapes, and drops axes of one element before a transpose."""
+    """Builds the reshape of a tile to `shape`. A reshape of a reshape becomes one, and axes of one
+    element are dropped before a transpose, not after it.
+    """
     if value.shape == shape:
         return value
     if value.op == "reshape":
@@ -112,7 +117,9 @@ def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
 
 
 def without_units(value: Node) -> Node:
-    """A tile without its axes of one element, except for the first one, which has the lanes."""
+    """Reshapes a tile so that axes of one element are dropped, except for the first axis, that of
+    the lanes.
+    """
     kept = [axis for axis, size in enumerate(value.shape) if size != 1 or axis == 0]
     shape = tuple(static(value.shape[axis]) for axis in kept)
     if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
@@ -158,14 +165,14 @@ def is_transposed(load: Node, var: Node) -> bool:
 
 
 def conjuncts(mask: Node | None) -> list[Node]:
-    """The conditions of which a mask is the conjunction."""
+    """Splits a mask into the conditions that `and` nodes combine; empty for None."""
     if mask is None:
         return []
     return [p for a in mask.args for p in conjuncts(a)] if mask.op == "and" else [mask]
 
 
 def all_of(parts: Sequence[Node]) -> Node | None:
-    """The conjunction of conditions; None if there are none."""
+    """Builds the conjunction (`and`) of conditions; None if there are none."""
     made: Node | None = None
     for part in parts:
         made = part if made is None else make("and", (made, part))
@@ -188,7 +195,8 @@ def unclipped(
     size: int,
     is_padded: bool = False,
 ) -> list[Node]:
-    """The conditions of a mask that remain if a block is clipped at the end of memory.
+    """Returns those conditions of a mask that clipping does not already imply, if a block is
+    clipped at the end of memory.
 
     Args:
         conditions: the conditions of the mask.
@@ -208,7 +216,9 @@ def unclipped(
 
 
 def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
-    """True if a condition is equivalent to `place < size`, or to a smaller end if it is padded."""
+    """True if a condition is equivalent to `place < size`; with `is_padded`, also to `place < end`
+    for a smaller end.
+    """
     found, at = difference(test), place_of(place)
     if found is None or at is None:
         return False
@@ -230,6 +240,8 @@ def clipped(
 
 
 def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:
-    """The parts of a load or a store: indices, mask, value of masked lanes, shape of the tile."""
+    """Returns the operands of a load or a store: its indices, its mask and the value of masked
+    lanes (None without a mask), and the shape of its tile.
+    """
     tile = node.tensor if is_load(node) else node.args[1].tensor
     return (*access_parts(node), tuple(map(static, tile.shape)))

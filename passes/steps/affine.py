@@ -14,7 +14,9 @@ Linear = tuple[int, Node | None]  # the factor and the rest; None for a rest of 
 
 
 def linear(node: Node, var: Node) -> Linear | None:
-    """Returns an integer as `factor * var + rest`; None if it is not affine in the variable."""
+    """Returns an integer node as `factor * var + rest`, with the pair (factor, rest) in which rest
+    is None for 0; None if it is not affine in the variable.
+    """
     if node is var:
         return 1, None
     if var not in node.vars:
@@ -38,7 +40,9 @@ def linear(node: Node, var: Node) -> Linear | None:
 
 
 def _moved(node: Node, found: Linear | None) -> Linear | None:
-    """Applies a movement op to `factor * var + rest`: it moves the rest."""
+    """Applies the movement op `node`, such as a broadcast, to its operand `factor * var + rest`:
+    only the rest changes.
+    """
     if found is None or found[1] is None:
         return found
     rest = found[1]
@@ -58,7 +62,7 @@ def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Nod
 
 
 def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]] | None:
-    """The terms of an affine integer: strides over inner loops and over the lanes of a tile.
+    """Returns the strides of an affine integer over inner loops and over the lanes of a tile.
 
     Args:
         node: the integer; None for 0.

@@ -90,7 +90,9 @@ def _limiting(loop: Node, size: int = 1) -> MaskAssumptions | None:
 
 
 def _checked(edit: Edit, loop: Node, found: MaskAssumptions) -> Node:
-    """The loop with -inf in masks, and the loop as it was in a branch, for rows that need it."""
+    """Builds two versions of a loop: one with -inf in its masks, then a branch that runs the
+    original loop if some row of the program violates the assumptions.
+    """
     block = loop.blocks[0]
     done = edit.remade(block.results, found.replaced(), block)
     fast = loop.rebuilt(blocks=[Block(block.params, [done[r] for r in block.results])])
@@ -109,7 +111,9 @@ def _checked(edit: Edit, loop: Node, found: MaskAssumptions) -> Node:
 
 
 def _fails(held: Mapping[Node, Node], floors: Mapping[Node, float]) -> Node:
-    """A scalar: whether some row has a maximum that is not above its floor."""
+    """Builds a scalar condition: whether some row of a state that is a maximum does not exceed its
+    floor, the number that the -inf masks assume it to be above.
+    """
     wrong: Node | None = None
     for state, floor in floors.items():
         least = held[state]

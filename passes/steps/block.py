@@ -60,7 +60,9 @@ class BlockStates(Step):
         known: dict[tuple[Node, Node], Node] = {}
 
         def loop_of(var: Node, state: State, part: Node) -> Node:
-            """The loop that adds parts to a state; equal ones are one loop."""
+            """Builds the loop over `var` that reduces `part`, the contribution of an iteration, for
+            one state; states with equal contributions share one loop.
+            """
             if (var, part) not in known:
                 known[var, part] = Node("var", (), {"name": edit.names.own("acc")}, state.new.type)
             acc = known[var, part]
@@ -87,7 +89,9 @@ def _is_continued(loop: Node) -> bool:
 
 
 def _why_together(loop: Node) -> str:
-    """Why the values that a loop carries cannot be computed one after the other; "" if they can."""
+    """Returns why the values that a loop carries cannot be computed by one loop for each, in turn;
+    "" if they can.
+    """
     block = loop.blocks[0]
     axis = block.params[0].attrs["name"]
     if any(map(is_memory, block.params[1:])):
@@ -126,7 +130,7 @@ def _apart(
 def _added(
     loop: Node, state: State, part: Node, loop_of: Callable[[Node, State, Node], Node]
 ) -> Node:
-    """The contribution of all iterations of a loop to a state."""
+    """Builds the contribution of all iterations of a loop together to one state."""
     var = loop.blocks[0].params[0]
     if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
         return make("mul", (part, constant(extent_of(loop), part.dtype)))

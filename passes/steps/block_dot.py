@@ -51,26 +51,30 @@ class ReadAxis(NamedTuple):
 
     @property
     def as_window(self) -> ReadWindow:
-        """The windows of the axis; contiguous elements are windows of one tap."""
+        """Returns the windows that are read along the axis; contiguous elements count as windows of
+        one tap.
+        """
         return self.window or ReadWindow(next(iter(self.over), None), None)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of a product: an input, and what is read along each axis of it."""
+    """An operand of a matmul in loops: a memory, and which elements are read along each of its
+    axes.
+    """
 
     memory: Node
     axes: tuple[ReadAxis, ...]
 
     @property
     def over(self) -> set[Node]:
-        """The variables that select elements."""
+        """The loop variables and lanes that select the elements which are read."""
         return {v for axis in self.axes for v in axis.over}
 
 
 @dataclass(frozen=True)
 class BlockDot:
-    """A matrix product of blocks of memory.
+    """A matmul of two blocks of memory, found in loops, which one `dot` node can compute.
 
     Attributes:
         operands: what is multiplied.
@@ -90,7 +94,7 @@ class BlockDot:
 
     @property
     def types(self) -> tuple[str, str]:
-        """The element types of the operands in memory."""
+        """The element types that the two operands have in memory."""
         first, second = self.operands
         return first.memory.dtype.name, second.memory.dtype.name
 
@@ -110,7 +114,7 @@ class BlockDot:
         return rows, self.sizes[self.lane], self.sizes[deepest]
 
     def built(self, is_narrow: bool) -> Node:
-        """Builds the `dot`.
+        """Builds the `dot` node and the loads of its operands.
 
         Args:
             is_narrow: whether an instruction multiplies operands as they are in memory. If not,
@@ -132,7 +136,9 @@ class BlockDot:
         return make("dot", blocks, attrs, hint=tile_of(self.dtype, self.shape))
 
     def _loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
-        """The block of an operand, and the variable along each of its axes."""
+        """Builds the load of an operand's block. Returns it with the loop variable that each of its
+        axes replaces.
+        """
         axes = operand.axes
         windows = [i for i, axis in enumerate(axes) if axis.window is not None]
         first = min([*windows, *(i for i, axis in enumerate(axes) if axis.over)])
@@ -162,14 +168,15 @@ class BlockDot:
         return 1 if var is None else self.sizes[var]
 
     def _span(self, w: ReadWindow) -> int:
-        """Elements from the first to the last one along an axis."""
+        """Returns how many elements of memory all windows along an axis cover together."""
         return (self._size(w.place) - 1) * w.stride + (self._size(w.tap) - 1) * w.dilation + 1
 
 
 def axis_along(
     index: Node, variables: Collection[Node], depth: Collection[Node] = ()
 ) -> ReadAxis | None:
-    """The elements that an index reads; None if neither contiguous nor windows.
+    """Returns which elements of one axis of memory an index reads over all values of the variables;
+    None if they are neither contiguous nor windows.
 
     Args:
         index: the index: affine in the variables.
@@ -199,7 +206,7 @@ def axis_along(
 
 
 def _number(place: AffineIndex, like: Node) -> Node:
-    """Builds an affine index."""
+    """Builds the node that computes an affine index, with the element type of `like`."""
     made: Node | None = None
     for node, count in place.terms.items():
         term = node if count == 1 else make("mul", (node, constant(count, like.dtype)))
@@ -211,7 +218,7 @@ def _number(place: AffineIndex, like: Node) -> Node:
 
 
 def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:
-    """The type of a tile."""
+    """Returns the type of a tile of this element type and shape."""
     return TensorType(dtype, tuple(shape), "tile")
 
 

@@ -78,7 +78,9 @@ class BoundLoops(Step):
         return ""
 
     def parts(self, kernel: Node) -> int:
-        """The loops into which `cut` splits a loop, at most; 1 if it only splits off a tail."""
+        """Returns into how many loops `cut` splits a loop of the kernel, at most; 1 if it would
+        only separate a partial block at the end.
+        """
         loops = [loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop)]
         found = [_limits(loop.blocks[0]).bounds.found for loop in loops]
         sides = [
@@ -122,7 +124,9 @@ class Limits:
     def ranges(
         self, var: Node, count: int, is_cut: bool
     ) -> list[tuple[Node, Node, Mapping[Node, Node]]]:
-        """Ranges of iterations, with the values of selections that are known in each."""
+        """Returns the ranges of iterations into which masks divide a loop (first iteration, end),
+        each with the selections that have a known value in it.
+        """
         lower = [b for b in self.bounds.found if b.step > 0]
         upper = [b for b in self.bounds.found if b.step < 0]
         zero, whole = constant(0, var.dtype), constant(count, var.dtype)
@@ -151,7 +155,9 @@ class Limits:
 
 
 def _is_free(loop: Node) -> bool:
-    """True if iterations of a loop may be left out, and it has no limits yet."""
+    """True if masks may limit the iterations of a loop: it is serial and online, and has no limits
+    yet.
+    """
     return is_associative(loop) and is_serial(loop)
 
 
@@ -160,7 +166,8 @@ NOTHING = Limits(Bounds(), ())
 
 @once_in
 def _limits(block: Block) -> Limits:
-    """The limits that masks in the body of an online loop set to its iterations.
+    """Returns the limits that masks of positions in the body of an online loop set to its
+    iterations.
 
     A partial block at the end is left to its mask, unless another mask hides blocks at the end.
     """
@@ -180,7 +187,8 @@ def _limits(block: Block) -> Limits:
 
 
 def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
-    """The first iteration that a bound leaves, or the one past the last, from 0 to `count`.
+    """Builds the number of the first iteration that satisfies a bound, or of the one after the
+    last, clipped to 0 to `count`.
 
     Args:
         bound: the bound.
@@ -199,12 +207,14 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
 
 
 def _least(value: Node) -> Node:
-    """A value, or 0 if it is negative."""
+    """Builds max(value, 0)."""
     return make("max", (value, constant(0, value.dtype)))
 
 
 def _fold(op: str, values: Sequence[Node], none: Node) -> Node:
-    """Returns the maximum or minimum, as `op` says, of some values; `none` if there are none."""
+    """Combines some values by the op `op`, a maximum or minimum; returns `none` if there are no
+    values.
+    """
     total = values[0] if values else none
     for value in values[1:]:
         total = _pick(op, total, value)
@@ -212,7 +222,9 @@ def _fold(op: str, values: Sequence[Node], none: Node) -> Node:
 
 
 def _pick(op: str, a: Node, b: Node) -> Node:
-    """The maximum or minimum of two numbers of iterations, which are not negative."""
+    """Builds the maximum or minimum, as `op` says, of two iteration numbers, which are not
+    negative.
+    """
     for one, other in ((a, b), (b, a)):
         if is_constant(one, 0):
             return other if op == "max" else one

@@ -35,7 +35,8 @@ LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long
 
 
 class Bound(NamedTuple):
-    """An index `step * var + rest` that is >= 0 where elements are visible.
+    """A condition on a loop variable: `step * var + rest` is >= 0 where elements are visible, not
+    masked.
 
     Attributes:
         step: the factor of the loop variable; not 0.
@@ -62,14 +63,16 @@ class Bound(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The bounds that a condition sets. `exact` says whether nothing else hides elements."""
+    """The bounds that a condition sets to a loop variable. `exact` says whether nothing but these
+    bounds hides elements.
+    """
 
     found: tuple[Bound, ...] = ()
     exact: bool = True
 
 
 def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
-    """The bounds that hold where a condition does.
+    """Returns the bounds on a loop variable that follow from a condition on positions.
 
     Args:
         test: the condition.
@@ -115,7 +118,9 @@ def _signed(place: AffineIndex, holds_at_zero: bool, positive: bool) -> AffineIn
 
 
 def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[AffineIndex, bool] | None:
-    """A comparison of a position with an integer from memory, the same in all iterations."""
+    """Returns an index that is >= 0 where a comparison of a position with an integer from memory,
+    the same in all iterations, is true (or false if not `positive`). None for other nodes.
+    """
     facts = algebra_of(test)
     if not facts.is_order or test.args[0].dtype.kind != "i":
         return None
@@ -129,7 +134,8 @@ def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[AffineIn
 
 
 def _bound(place: AffineIndex, exact: bool, var: Node) -> Bound | None:
-    """`place >= 0` as a bound of a loop variable; None if it is not affine in it.
+    """Converts the condition `place >= 0` to a bound of a loop variable; None if it is not affine
+    in that variable.
 
     Args:
         place: the index.
@@ -155,7 +161,9 @@ def _is_affine(place: AffineIndex) -> bool:
 
 
 def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
-    """`x // n + rest >= 0` as `x + n * rest >= 0`, and its negative likewise; x is not < 0."""
+    """Rewrites an index with a quotient, `x // n + rest`, to one without it that is >= 0 for the
+    same positions: `x + n * rest`; likewise for the negative quotient. None if n is no constant.
+    """
     if not (divides(term) and is_number(term.args[1]) and abs(place.terms[term]) == 1):
         return None
     size, sign = int(number(term.args[1])), place.terms[term]
@@ -173,7 +181,8 @@ def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
 def extreme(
     place: AffineIndex, sign: int, dtype: DType, inner: Collection[Node] = frozenset()
 ) -> Node:
-    """The greatest (sign 1) or the smallest (-1) value of an index over the elements of a tile.
+    """Builds the greatest (sign 1) or the smallest (-1) value that an index has over the elements
+    of a tile.
 
     Args:
         place: the index.
@@ -199,7 +208,8 @@ def extreme(
 
 
 def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
-    """The greatest or smallest element of a tile, as an index; a scalar is that itself.
+    """Builds the greatest or smallest element of a tile, as `kind` says, converted to an index
+    type; a scalar is itself that element.
 
     Integers from memory may be as large as their type allows. They are clipped, so that `count`
     times the element plus positions is in the range of an index.
@@ -224,7 +234,10 @@ def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
 
 
 def can_hold(test: Node, positive: bool = True) -> Node | None:
-    """A scalar that is False only if a condition holds (or fails) for no element of a tile.
+    """Builds a cheap scalar test, once for a whole tile, that is False only if a condition is true
+    (or, if not `positive`, false) for no element of the tile.
+
+    None if no such test exists without computing the condition for each element.
 
     None if that takes a look at the elements.
     """
@@ -249,7 +262,7 @@ def can_hold(test: Node, positive: bool = True) -> Node | None:
 
 
 def _index_type(place: AffineIndex) -> DType:
-    """The type of the terms of an index."""
+    """Returns the element type that the terms of an index have."""
     return next(term.dtype for term in place.terms)
 
 

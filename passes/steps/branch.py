@@ -68,7 +68,9 @@ class Branch(Step):
 
 
 def _masks(block: Block) -> dict[HidingMask, Node]:
-    """The masks that can be branches, each with a scalar: whether it may hide an element."""
+    """Returns the masks in a loop body that can be skipped by a branch, each with a scalar
+    condition: whether it may hide an element of the tile.
+    """
     found: dict[HidingMask, Node] = {}
     for mask in masks_of(block):
         is_inside = mask.select not in block.nodes
@@ -84,7 +86,9 @@ def _masks(block: Block) -> dict[HidingMask, Node]:
 
 
 def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
-    """A selection that is skipped if no element is hidden."""
+    """Builds the branch that applies a mask (a select node) only if `some` is true, and else passes
+    on the visible values.
+    """
     var, select = block.params[0], mask.select
     once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)
     held = Node("var", (), {"name": edit.names.own("shown")}, select.type)

@@ -77,7 +77,9 @@ class ComputeWith(Step):
 
 
 def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
-    """The loops over an axis in a block that can be fused: independent, with equal extents."""
+    """Yields groups of loops over an axis in a block that can be fused: independent, serial, with
+    equal extents.
+    """
     loops = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis and is_serial(n)]
     behind = {loop: set(topological([loop])) for loop in loops}
     for first in loops:
@@ -91,7 +93,7 @@ def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
 
 
 def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
-    """Fuses loops. Returns the replacement of each of their results."""
+    """Fuses several loops into one. Returns the replacement of each of their results."""
     held: list[Node] = []
     results: list[Node] = []
     group = sorted(group, key=lambda loop: not stores_only(loop))
@@ -121,7 +123,8 @@ def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
 def _first_equal(
     edit: Edit, starts: Sequence[Node], held: Sequence[Node], results: Sequence[Node]
 ) -> list[int]:
-    """For each value that a loop carries, the first one that is equal in all iterations.
+    """Returns for each value that a loop carries the index of the first carried value that equals
+    it in all iterations; its own index if there is none before.
 
     Values with equal starts are assumed to be equal, until an iteration computes different ones:
     optimistic value numbering (Alpern, Wegman and Zadeck, POPL 1988).

@@ -14,7 +14,8 @@ from stack.passes.steps.loops import is_memory
 
 
 def why_shared(loop: Node, own: bool = False) -> str:
-    """Why an iteration of a loop depends on the stores of another one; "" if none does.
+    """Returns why an iteration of a loop depends on the stores of another one; "" if no iteration
+    does.
 
     Iterations are independent if some index of each store advances by more than the store covers,
     and if loads of the memory that the loop carries only read elements of their own iteration. They
@@ -47,7 +48,8 @@ def why_shared(loop: Node, own: bool = False) -> str:
 
 
 def why_not_repeated(loop: Node) -> str:
-    """Why an iteration of a loop cannot be executed again, after others; "" if it can.
+    """Returns why an iteration of a loop cannot be executed a second time, after other iterations,
+    as overlapping tiles do; "" if it can.
 
     Iterations are independent, carry memory only, and none reads memory that the loop stores to.
     """
@@ -61,7 +63,8 @@ def why_not_repeated(loop: Node) -> str:
 
 
 def why_kept(loop: Node) -> str:
-    """Why a loop cannot be unrolled: its iterations use the same local memory; "" if it can.
+    """Returns why a loop cannot be unrolled: all of its iterations use the same local memory; "" if
+    it can.
 
     Memory that the loop does not carry, as `stage` allocates it, is reused by each iteration.
     """
@@ -74,7 +77,9 @@ def why_kept(loop: Node) -> str:
 
 
 def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]) -> bool:
-    """True if a load and a store share an index that differs in every iteration."""
+    """True if a load and a store have an index in common that differs in every iteration of the
+    loop over `var`, so that no iteration loads what another one stores.
+    """
     places, others = access_parts(load)[0], access_parts(store)[0]
     sizes = zip(_extents(load), _extents(store), strict=True)
     for place, other, size in zip(places, others, sizes, strict=True):
@@ -123,8 +128,10 @@ def _is_repeated(store: Node, loop: Node) -> bool:
 
 
 def _overlapping(place: Node, inner: Collection[Node]) -> int:
-    """The extent of an axis in blocks of which the last one starts early, from an index along it:
-    `min(begin, last) + v`, where v goes over a block. 0 for other nodes."""
+    """Recognizes an index into an axis that is split into blocks, the last of which starts early:
+    `min(begin, last) + v`, where v counts the elements of a block. Returns the extent of the axis;
+    0 for other nodes.
+    """
     if place.op != "add" or place.args[1] not in inner or place.args[0].op != "min":
         return 0
     last = place.args[0].args[1]
@@ -132,7 +139,7 @@ def _overlapping(place: Node, inner: Collection[Node]) -> int:
 
 
 def _extents(access: Node) -> list[Dim]:
-    """The extent of an access along each axis of its memory."""
+    """Returns how many elements a load or store covers along each axis of its memory."""
     index, _, _ = access_parts(access)
     tile = (access if is_load(access) else access.args[1]).tensor
     memory = access.args[0].tensor
@@ -159,7 +166,7 @@ def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
 
 
 def _spread(place: Node) -> Node:
-    """The operand of a broadcast; other nodes as they are."""
+    """Returns the operand of a broadcast node; other nodes as they are."""
     return place.args[0] if place.op == "broadcast" else place
 
 
@@ -168,7 +175,9 @@ def _is(node: Node, value: object) -> bool:
 
 
 def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
-    """Linear indices that neighbouring indices delinearize: x, for x // 5 and x % 5."""
+    """Yields linear indices that several neighbouring indices of an access were computed from by
+    div and rem: x, for the indices x // 5 and x % 5.
+    """
     for last in range(len(index) - 1, 0, -1):
         number_of, size = _spread(index[last]), shape[last]
         for axis in range(last - 1, -1, -1):
@@ -185,7 +194,9 @@ def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
 
 
 def memory_of(block: Block) -> Callable[[Node], Node]:
-    """Returns a function that maps a version of memory to its parameter or allocation."""
+    """Returns a function that maps a memory value, such as the result of a store or loop in the
+    block, to the parameter or allocation that it is a version of.
+    """
     before: dict[Node, Node] = {}
     for node in block.all_nodes:
         if is_loop(node):

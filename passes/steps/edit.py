@@ -19,7 +19,7 @@ Keeps = Callable[[Node], bool]
 
 
 class Edit:
-    """A kernel during a rewrite.
+    """Rewrites a kernel: builds replacements of nodes and transfers names and source lines to them.
 
     Attributes:
         kernel: the kernel before the rewrite.
@@ -58,13 +58,13 @@ class Edit:
         blocks: Sequence[Block] = (),
         hint: Type | None = None,
     ) -> Node:
-        """Builds a node that replaces `old`."""
+        """Builds a node that replaces `old` and gets its name and source lines."""
         return self.note(old, make(op, args, attrs, blocks, hint))
 
     def remade(
         self, roots: Iterable[Node], known: Mapping[Node, Node], within: Block | None = None
     ) -> dict[Node, Node]:
-        """Rebuilds the nodes that roots depend on.
+        """Rebuilds those nodes that `roots` depend on and that use a replaced node.
 
         Args:
             roots: the values to rebuild.
@@ -84,7 +84,9 @@ class Edit:
         return done
 
     def _note_inside(self, before: Block, after: Block) -> None:
-        """Calls `note` for the nodes of a block and of its replacement: their order is the same."""
+        """Transfers names and source lines from all nodes of a block to those of its replacement,
+        which are in the same order.
+        """
         for old, new in zip(before.nodes, after.nodes):
             if old is not new and old.op == new.op:
                 self.note(old, new)
@@ -126,7 +128,7 @@ class Edit:
         outer: Mapping[Node, Node],
         keeps: Keeps | None,
     ) -> list[Node]:
-        """Rewrites each node of a block. Returns its new results."""
+        """Rewrites each node of a block by `visit`. Returns the new results of the block."""
         done = {old: new for old, new in outer.items() if old not in block.params}
         parts: dict[Node, list[Node]] = {}
         for node in block.nodes:
@@ -150,7 +152,7 @@ class Edit:
         return [done.get(r, r) for r in block.results]
 
     def finished(self, results: Sequence[Node]) -> Node:
-        """Returns the kernel with other results of its body."""
+        """Returns the rewritten kernel: `results` replace the results of its body."""
         made = Block(self.block.params, results, self._called, self._lines)
         return self.kernel.rebuilt(blocks=[made])
 
@@ -169,19 +171,21 @@ class Edit:
 
 
 def _uses_none(node: Node, replaced: Mapping[Node, Node]) -> bool:
-    """True if a node and its blocks use no value that is replaced."""
+    """True if neither a node nor the nodes in its blocks use a value that is replaced."""
     return not replaced or replaced.keys().isdisjoint(deps(node))
 
 
 @cached_by_class
 def _axes_in(node: Node) -> frozenset[str]:
-    """The axes of a loop and of the loops in it."""
+    """Returns the names of the axes of a loop and of all loops nested in it."""
     own = (str(node.blocks[0].params[0].attrs["name"]),) if is_loop(node) else ()
     return frozenset(own).union(*(_axes_in(n) for b in node.blocks for n in b.nodes if n.blocks))
 
 
 def _is_made(node: Node, name: str) -> bool:
-    """True if a name was derived from the op, because the program does not name the value."""
+    """True if a name was generated from the op of the node, because the user's program has no name
+    for it.
+    """
     return name == node.op or name.rpartition("_")[0] == node.op
 
 

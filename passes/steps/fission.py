@@ -109,7 +109,9 @@ class Fission(Step):
         return edit.change_loops(self.axis, change)
 
     def _first(self, edit: Edit, var: Node, values: Sequence[Node]) -> Sequence[Node]:
-        """The first loop: it stores values of each iteration. Returns the memories after it."""
+        """Builds the first of the two loops, which stores `values` of each iteration in local
+        memory. Returns these memories after the loop.
+        """
         own = along(self.into, int(var.attrs["extent"]), var) if self.into else var
         done = edit.remade(values, {var: own})
         memories = [_memory(edit, v, int(var.attrs["extent"])) for v in values]
@@ -123,7 +125,7 @@ class Fission(Step):
 
 
 def _inner(block: Block, axis: str) -> list[Node]:
-    """The loops over an axis in a block, not those nested deeper."""
+    """Returns the loops over an axis that are directly in a block, without those nested deeper."""
     return [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
 
 

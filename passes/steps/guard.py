@@ -81,7 +81,8 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
 
 
 def why_no_totals(loop: Node) -> str:
-    """Why a loop carries more than memory and totals; "" if it does not.
+    """Returns why a loop carries other values than memory and totals (accumulators that iterations
+    only add to); "" if it carries nothing else.
 
     No iteration reads a total, so that iterations can be reordered.
     """
@@ -89,7 +90,9 @@ def why_no_totals(loop: Node) -> str:
 
 
 def why_no_running(loop: Node) -> str:
-    """Why a loop carries more than memory, totals and running totals; "" if it does not."""
+    """Returns why a loop carries other values than memory, totals and running totals (which
+    iterations read after adding, as in a scan); "" if it carries nothing else.
+    """
     return _why_more(loop, is_running_total)
 
 
@@ -107,20 +110,26 @@ def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> st
 
 
 def is_total(block: Block, held: Node, result: Node) -> bool:
-    """True if a carried value is a total: iterations add to it, and nothing reads it."""
+    """True if the carried value `held`, updated to `result`, is a total: iterations add to it, and
+    nothing else reads it.
+    """
     is_read = any(result in n.args for n in block.all_nodes)
     return not is_read and is_running_total(block, held, result)
 
 
 def is_running_total(block: Block, held: Node, result: Node) -> bool:
-    """True if a carried value is a running total: iterations add to it, then may read it."""
+    """True if the carried value `held`, updated to `result`, is a running total, as in a scan:
+    iterations add to it, then may read the sum.
+    """
     readers = [n for n in block.all_nodes if held in n.args and n is not result]
     is_once = block.results.count(result) == 1
     return summand(held, result) is not None and not readers and is_once
 
 
 def running_totals(block: Block) -> dict[Node, Node]:
-    """The running totals of a loop that are no totals, with the variables that they update."""
+    """Maps each running total of a loop (an updated value that is also read, as in a scan) to the
+    variable that carries it.
+    """
     return {
         new: held
         for held, new in zip(block.params[1:], block.results, strict=True)
@@ -137,7 +146,7 @@ def _goes_on(held: Node, new: Node) -> bool:
 
 
 def masked(node: Node, test: Node) -> Node:
-    """Adds a test to the mask of a load or a store."""
+    """Adds a condition to the mask of a load or a store; other nodes stay."""
     index, mask, other = access_parts(node)
     both = test if mask is None else make("and", (mask, test))
     first = node.args[: 1 if is_load(node) else 2]
@@ -161,7 +170,9 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
 
 
 def _is_zero(part: Node, test: Node) -> bool:
-    """True if a value is 0 where a test is false: a product of loads that the test masks."""
+    """True if a value is 0 wherever the condition `test` is false, because it is a product with a
+    load that `test` masks.
+    """
     while converts(part):
         (part,) = part.args
     if multiplies(part):
@@ -173,7 +184,9 @@ def _is_zero(part: Node, test: Node) -> bool:
 
 
 def summand(held: Node, new: Node) -> Node | None:
-    """The value that an iteration adds to a carried value; None if the update is another one."""
+    """Returns the value that an iteration combines with the carried value `held` to get `new`; None
+    if `new` is computed in another way.
+    """
     if new.op not in KIND_OF or len(new.args) != 2:
         return None
     first, second = new.args

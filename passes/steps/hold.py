@@ -94,7 +94,9 @@ class Hold(Step):
 
 
 def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: int) -> list[Node]:
-    """The results of the first `count` iterations, as a loop."""
+    """Builds a loop over the first `count` iterations of `old`. Returns its results; `values` if
+    there are no iterations.
+    """
     if not count:
         return list(values)
     var, *held = block.params
@@ -107,7 +109,8 @@ def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: i
 def _loaded(
     edit: Edit, old: Node, block: Block, values: Sequence[Node], turns: range, held: Tiles
 ) -> list[Node]:
-    """The results of some iterations of the first loop, which also give the tiles that they load.
+    """Builds the iterations `turns` of the first loop so that they also return the tiles that they
+    load, which `held` records. Returns the carried values after them.
 
     Each is a loop of one iteration: its tiles are not loaded before the loops before it end.
     """
@@ -132,7 +135,8 @@ def _loaded(
 def _reused(
     edit: Edit, block: Block, values: Sequence[Node], turns: range, again: int, held: Tiles
 ) -> list[Node]:
-    """The results of some iterations of a later loop, unrolled.
+    """Builds the iterations `turns` of a later loop, unrolled, with tiles in registers in place of
+    their loads. Returns the carried values after them.
 
     Args:
         edit: the rewrite that this is part of.
@@ -166,8 +170,9 @@ def _narrow(tile: Node, again: int) -> Node:
 
 
 def _indices(block: Block, var: Node, turn: int) -> dict[Node, Node]:
-    """Returns the values of the loop variable, and of its products with constants, in iteration
-    `turn`."""
+    """Returns the nodes of a block to replace by constants in iteration `turn`: the loop variable,
+    and its products with constants.
+    """
     found = {var: constant(turn, var.dtype)}
     for node in block.all_nodes:
         if multiplies(node) and var in node.args:

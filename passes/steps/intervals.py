@@ -36,24 +36,28 @@ WHOLE: Ranges = {}  # variables that are not listed range over their whole exten
 
 @dataclass(frozen=True)
 class AffineIndex:
-    """An affine index: loop variables with coefficients, plus a constant."""
+    """An index expression: a sum of loop variables (or other terms) times coefficients, plus a
+    constant.
+    """
 
     terms: Mapping[Node, int] = field(default_factory=dict[Node, int])
     more: int = 0
 
     def plus(self, other: AffineIndex, sign: int = 1) -> AffineIndex:
-        """The sum with another index; the difference for sign -1."""
+        """Returns the sum of this index and another one; the difference if `sign` is -1."""
         both = {**self.terms, **other.terms}
         terms = {n: self.terms.get(n, 0) + sign * other.terms.get(n, 0) for n in both}
         held = {n: count for n, count in terms.items() if count}
         return AffineIndex(held, self.more + sign * other.more)
 
     def times(self, factor: int) -> AffineIndex:
-        """The index times a constant."""
+        """Returns the index multiplied by a constant."""
         return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
 
     def ends(self, ranges: Ranges) -> tuple[int, int] | None:
-        """The least and the greatest value; None if a term is unbounded."""
+        """Returns the least and the greatest value of the index; None if some term of it has no
+        bounds.
+        """
         low = high = self.more
         for node, count in self.terms.items():
             last = _last(node)
@@ -65,7 +69,7 @@ class AffineIndex:
 
 
 def _last(node: Node) -> int | None:
-    """The greatest value of a loop variable or an iota; None for other nodes."""
+    """Returns the greatest value that a loop variable or an iota takes; None for other nodes."""
     if is_positions(node):
         size = node.shape[int(node.attrs["axis"])]
         return size - 1 if isinstance(size, int) else None
@@ -73,7 +77,8 @@ def _last(node: Node) -> int | None:
 
 
 def place_of(node: Node, casts: bool = False) -> AffineIndex | None:
-    """An integer as an affine index; other parts become terms. None for data: it may overflow.
+    """Returns an integer node as a sum of terms with constant coefficients; nodes that are not
+    affine become terms. None for data from memory: it may overflow.
 
     Args:
         node: the integer, a scalar or a tile. An iota that is broadcast becomes a term along its
@@ -104,7 +109,9 @@ def stays_inside(first: Node, size: int, extent: int) -> bool:
 
 
 def collected(index: Node) -> Node:
-    """Rewrites a scalar index as `c0 * v0 + c1 * v1 + ... + c`; returns others as they are."""
+    """Rewrites a scalar index as a sum `c0 * v0 + c1 * v1 + ... + c` with each variable once;
+    returns other nodes as they are.
+    """
     place = None if index.tensor.rank else place_of(index)
     if place is None:
         return index
@@ -118,7 +125,9 @@ def collected(index: Node) -> Node:
 
 
 def _index_nodes(node: Node) -> list[Node] | None:
-    """The nodes of an index, operands first; None for data and for long expressions."""
+    """Returns the nodes that compute an index, operands first; None if one of them is data, or if
+    there are too many.
+    """
     order: dict[Node, None] = {}
     pending = [node]
     while pending:
@@ -138,7 +147,7 @@ def _index_nodes(node: Node) -> list[Node] | None:
 
 
 def _place(node: Node, parts: Sequence[AffineIndex], casts: bool) -> AffineIndex:
-    """One node of an index, from its operands."""
+    """Returns the affine form of one index node, given those of its operands."""
     if is_number(node):
         return AffineIndex(more=int(number(node)))
     if repeats(node):
@@ -157,7 +166,9 @@ def _place(node: Node, parts: Sequence[AffineIndex], casts: bool) -> AffineIndex
 
 
 def _fits(place: AffineIndex, dtype: DType) -> bool:
-    """True if no value of an index wraps around. Terms without bounds are taken to be small."""
+    """True if no value of an index overflows the integer type `dtype`. Terms without known bounds
+    are taken to be small.
+    """
     ends = place.ends(WHOLE)
     if ends is None:
         return dtype.kind == "i" and dtype.bits >= 32
@@ -187,7 +198,9 @@ def _spread(term: Node, like: Node) -> Node:
 
 
 def difference(node: Node) -> tuple[AffineIndex, bool] | None:
-    """A comparison as `index > 0`, or `index >= 0` if the second item is True; None for others."""
+    """Returns an index such that a comparison holds if it is > 0, or >= 0 if the second item is
+    True; None if the node is no comparison of affine integers.
+    """
     facts = algebra_of(node)
     if not is_comparison(node) or node.args[0].dtype.kind not in "iu":
         return None
@@ -205,7 +218,9 @@ def is_comparison(node: Node) -> bool:
 
 
 def _conditions(masks: Sequence[Node]) -> list[Node]:
-    """The conditions that masks consist of."""
+    """Returns the comparisons and other conditions that masks are combined of by `and`, `or` and
+    `not`.
+    """
     found: dict[Node, None] = {}
     pending = list(masks)
     while pending:
@@ -222,7 +237,8 @@ def is_condition(node: Node) -> bool:
 
 
 def split_points(kernel: Node, of_loads: bool = False) -> dict[str, list[int]]:
-    """For each axis the iterations at which a guard changes.
+    """Returns for each axis the iterations at which a guard (a condition on loop variables) changes
+    its value.
 
     Args:
         kernel: the kernel.
@@ -250,7 +266,8 @@ def split_points(kernel: Node, of_loads: bool = False) -> dict[str, list[int]]:
 
 
 def held(node: Node, ranges: Ranges = WHOLE) -> bool | None:
-    """Returns the value of a condition if it is the same for all iterations in `ranges`.
+    """Returns the value of a condition if it is the same for all iterations of the loops around, or
+    for those in `ranges`.
 
     None if it differs, or if that cannot be determined.
     """

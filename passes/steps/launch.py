@@ -57,7 +57,9 @@ class Launch(Step):
         )
 
     def _why_no_room(self, kernel: Node, target: Target | None) -> str:
-        """Why the operands of all stages do not fit in shared memory; "" if they do."""
+        """Returns why the operands that matmuls load for all pipeline stages do not fit in shared
+        memory; "" if they do.
+        """
         if not isinstance(target, Gpu):
             return ""
         staged = [n for n in kernel.blocks[0].all_nodes if is_loop(n) and n.attrs.get("staged")]
@@ -75,7 +77,8 @@ class Launch(Step):
 
 
 def _why_no_program(block: Block) -> str:
-    """Why no program runs some part of a block; "" if programs run all of it.
+    """Returns why some part of a block is outside of the loops that are bound to the grid, so that
+    no program would run it; "" if nothing is.
 
     Programs run the bodies of the loops that are bound to the grid.
     """

@@ -24,7 +24,7 @@ from stack.passes.tiling.frame import static
 
 @dataclass(frozen=True)
 class LoopProduct:
-    """A matrix product in loops.
+    """A matmul that loops of a kernel compute, and the `dot` that can replace them.
 
     Attributes:
         loop: the loop that a `dot` replaces: over rows that are stored, or over a reduction axis.
@@ -39,7 +39,8 @@ class LoopProduct:
     places: tuple[ReadAxis, ...] = ()
 
     def replaced(self, start: Node, is_narrow: bool) -> Node:
-        """The replacement of the loop: the `dot`, or the memory in which it is stored.
+        """Builds the replacement of the loop: the `dot` added to `start`, or the memory in which it
+        is stored.
 
         Args:
             start: the initial value of what the loop carries.
@@ -49,7 +50,7 @@ class LoopProduct:
         return self.stored(made, start) if self.places else made
 
     def stored(self, made: Node, start: Node) -> Node:
-        """The memory after the `dot` is stored in it."""
+        """Builds the store of the `dot` in memory `start`. Returns the memory after it."""
         rows, lanes = self.dot.shape
         first = next(i for i, place in enumerate(self.places) if place.over)
         shape = (rows, *[1] * (len(self.places) - first - 2), lanes)
@@ -61,7 +62,7 @@ class LoopProduct:
 
 
 def products_in(kernel: Node) -> list[LoopProduct]:
-    """The matrix products of inputs that loops of a kernel compute."""
+    """Returns all matmuls of a kernel's inputs that its loops compute."""
     inputs = kernel.blocks[0].params[: len(kernel.args)]
     found: list[LoopProduct] = []
     for loop, around in all_loops(kernel):
@@ -77,7 +78,7 @@ def product_of(
     is_operand: Callable[[Node], bool],
     windows: bool = True,
 ) -> LoopProduct | None:
-    """The matrix product that a loop computes; None if it does something else.
+    """Recognizes the matmul that a loop computes; None if the loop computes something else.
 
     Args:
         loop: the loop.
@@ -95,7 +96,9 @@ def product_of(
 
 
 def _stored_rows(loop: Node) -> tuple[Node, tuple[ReadAxis, ...]] | None:
-    """The loop whose results a loop over rows only stores, and the index of the store."""
+    """Recognizes a loop over rows that only stores the results of one inner loop. Returns that
+    inner loop and the index of the store; None for other loops.
+    """
     block = loop.blocks[0]
     var, *held = block.params
     if not is_serial(loop) or len(held) != 1 or not is_store(block.results[0]):
@@ -119,7 +122,9 @@ def _stored_rows(loop: Node) -> tuple[Node, tuple[ReadAxis, ...]] | None:
 def _dot(
     loop: Node, row: Node | None, is_operand: Callable[[Node], bool], windows: bool
 ) -> BlockDot | None:
-    """The product that a loop over a reduction axis adds up; None if it does something else."""
+    """Recognizes the matmul whose products a loop over a reduction axis adds up; None if the loop
+    computes something else.
+    """
     depth, product = _summed(loop)
     if product is None:
         return None
@@ -169,7 +174,9 @@ def _operand(
     lane: Node,
     is_operand: Callable[[Node], bool],
 ) -> Operand | None:
-    """The block of memory that a factor of a product reads; None if it reads something else."""
+    """Returns the block of memory that a factor of a product is loaded from, over all values of the
+    loop variables; None if it is not such a load.
+    """
     value = factor
     while repeats(value) or (converts(value) and holds_all(value.dtype, value.args[0].dtype)):
         (value,) = value.args

@@ -18,14 +18,14 @@ from stack.passes.tiling.names import Names
 
 
 class NestedLoop(NamedTuple):
-    """A loop, and the loops around it, outermost first."""
+    """A loop node, and the loop nodes that enclose it, outermost first."""
 
     loop: Node
     around: tuple[Node, ...]
 
 
 def axis_of(loop: Node) -> str:
-    """The axis of a loop: the name of its variable."""
+    """Returns the name of a loop's variable, by which steps refer to the loop: its axis."""
     return str(loop.blocks[0].params[0].attrs["name"])
 
 
@@ -46,12 +46,16 @@ def _loops_in(whole: Block) -> Sequence[NestedLoop]:
 
 
 def loops_along(kernel: Node, axis: str) -> list[NestedLoop]:
-    """The loops over an axis."""
+    """Returns all loops of a kernel whose variable has the name `axis`, with the loops that enclose
+    each.
+    """
     return [found for found in all_loops(kernel) if axis_of(found.loop) == axis]
 
 
 def axes(kernel: Node) -> dict[str, int]:
-    """The axes of all loops, with the extent of the longest loop over each."""
+    """Returns the names of the variables of all loops in a kernel, each with the extent of the
+    longest such loop.
+    """
     found: dict[str, int] = {}
     for loop, _ in all_loops(kernel):
         found[axis_of(loop)] = max(extent_of(loop), found.get(axis_of(loop), 0))
@@ -59,7 +63,8 @@ def axes(kernel: Node) -> dict[str, int]:
 
 
 def nests(kernel: Node) -> list[list[str]]:
-    """The axes of each loop nest at the top of a kernel: perfectly nested loops, outermost first.
+    """Returns, for each loop nest at the top of a kernel, the axes of its perfectly nested loops,
+    outermost first.
 
     Loops that carry more than memory are not counted.
     """
@@ -86,7 +91,9 @@ def why_no_axis(kernel: Node, axis: str) -> str:
 
 
 def why_not_free(kernel: Node, axis: str) -> str:
-    """Why the loops over an axis are not all serial; "" if they are."""
+    """Returns why loops over an axis are not all serial: one is bound to programs or threads, or
+    there is no such loop; "" if all are serial.
+    """
     why = why_no_axis(kernel, axis)
     if why:
         return why
@@ -95,7 +102,9 @@ def why_not_free(kernel: Node, axis: str) -> str:
 
 
 def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
-    """Why loops over two axes are not serial and perfectly nested; "" if they are."""
+    """Returns why the loops over `axis` and `inner` are not serial, or not perfectly nested; "" if
+    they are.
+    """
     for name in (axis, inner):
         why = why_no_axis(kernel, name)
         if why:
@@ -110,7 +119,7 @@ def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
 
 
 def with_kind(kernel: Node, axis: str, kind: str) -> Node:
-    """Changes the kind of the loops over an axis. Returns the kernel."""
+    """Sets the kind (serial, parallel and so on) of all loops over an axis. Returns the kernel."""
 
     def change(old: Node, args: Sequence[Node], block: Block) -> Node:
         return old.rebuilt(args, attrs={**old.attrs, "kind": kind}, blocks=[block])
@@ -119,17 +128,21 @@ def with_kind(kernel: Node, axis: str, kind: str) -> Node:
 
 
 def is_memory(node: Node) -> bool:
-    """True if a value is memory."""
+    """True if a value is an array in memory, not one in registers."""
     return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def stores_only(loop: Node) -> bool:
-    """True if a loop carries memory only: no value from one iteration to the next."""
+    """True if all values that a loop carries are memory, so that no number passes from one
+    iteration to the next.
+    """
     return all(map(is_memory, starts_of(loop)))
 
 
 def inner_loop(loop: Node, axis: str) -> Node | None:
-    """The loop over an axis that is the whole body of another loop; None if there is more."""
+    """Returns the loop over `axis` if it is the whole body of `loop`; None if the body contains
+    anything else.
+    """
     block = loop.blocks[0]
     result = block.results[0]
     inner = result.args[0] if is_item(result) else result
@@ -142,7 +155,7 @@ def inner_loop(loop: Node, axis: str) -> Node | None:
 
 
 def is_serial(loop: Node) -> bool:
-    """True if a loop is serial, and runs all of its iterations."""
+    """True if a loop is of kind serial and runs over its whole extent."""
     return loop.attrs["kind"] == "serial" and not loop.attrs.get("limited")
 
 
@@ -153,31 +166,33 @@ def bound_to(loop: Node) -> str:
 
 
 def starts_of(loop: Node) -> Sequence[Node]:
-    """The initial values of what a loop carries."""
+    """Returns the initial values of all variables that a loop carries."""
     return loop_parts(loop.args, loop.attrs)[1]
 
 
 def along(name: str, extent: int, like: Node) -> Node:
-    """Creates the variable of a loop over a new axis."""
+    """Creates the variable of a loop over a new axis, of the same type as `like`."""
     return Node("var", (), {"name": name, "extent": extent}, like.type)
 
 
 def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
-    """Creates fresh variables for the values that a loop carries, like other ones."""
+    """Creates new variables for carried values, with the types of `variables` and unused names like
+    theirs.
+    """
     hints = [re.sub(r"(_\d+)+$", "", str(v.attrs["name"])) for v in variables]
     own = [names.own(hint) for hint in hints]
     return [Node("var", (), {"name": n}, v.type) for n, v in zip(own, variables, strict=True)]
 
 
 def is_constant(node: Node, value: float) -> bool:
-    """True if a node is a constant of this value, or its broadcast."""
+    """True if a node is a constant with this value, or a broadcast of one."""
     if repeats(node):
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value
 
 
 def spread_like(value: Node, like: Node) -> Node:
-    """A number as a tile of the shape of another value; the number itself if that is a scalar."""
+    """Broadcasts a number to the shape of `like`; returns the number itself if `like` is a scalar."""
     if value.tensor.rank or not like.tensor.rank:
         return value
     hint = TensorType(value.dtype, like.shape, "tile")

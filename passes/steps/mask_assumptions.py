@@ -38,7 +38,8 @@ UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
 
 @dataclass(frozen=True)
 class MaskAssumptions:
-    """The assumptions about the body of an online loop.
+    """The assumptions about the masks in an online loop's body under which large negative numbers
+    in them act like -inf.
 
     Attributes:
         masks: selections of a large negative number, with the operand that is the number.
@@ -49,7 +50,9 @@ class MaskAssumptions:
     floors: Mapping[Node, float]
 
     def replaced(self) -> dict[Node, Node]:
-        """The selections with -inf."""
+        """Returns the replacement of each mask: the same selection with -inf in place of the large
+        negative number.
+        """
         found: dict[Node, Node] = {}
         for mask, side in self.masks.items():
             lowest = constant(-math.inf, mask.dtype)
@@ -60,7 +63,9 @@ class MaskAssumptions:
 
 @once_in
 def assumed(block: Block) -> MaskAssumptions | None:
-    """The assumptions; None if no large negative mask hides elements from all states."""
+    """Returns the assumptions under which large negative masks in the body of an online loop act
+    like -inf; None if no such mask hides elements from all states.
+    """
     states = states_of(block)
     masks: dict[Node, int] = {}
     floors: dict[Node, float] = {}
@@ -77,7 +82,9 @@ def assumed(block: Block) -> MaskAssumptions | None:
 
 
 def _filled(select: Node) -> int:
-    """The operand of a selection that is a large negative number; 0 if there is none."""
+    """Returns which operand (1 or 2) of a select node is a large negative number; 0 if neither or
+    both are.
+    """
     if choice(select) is None or not select.dtype.is_float:
         return 0
     sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
@@ -85,14 +92,15 @@ def _filled(select: Node) -> int:
 
 
 def _number(node: Node) -> float:
-    """The number that a value is everywhere; 0 if it is not a constant."""
+    """Returns the constant that all elements of a value equal; 0 if it is not such a constant."""
     while shows(node):
         (node,) = node.args
     return float(number(node)) if is_number(node) else 0.0
 
 
 class _Hidden:
-    """The contributions of a hidden element.
+    """Propagates, through the body of an online loop, what is known of each value at an element
+    that a large negative mask hides.
 
     Attributes:
         level: values that are at most such a number.
@@ -188,8 +196,9 @@ def _is_positive(node: Node) -> bool:
 
 
 def _bound_of(node: Node) -> Node:
-    """Skips views, and selects of 0 in place of an infinity: returns the value behind them, the
-    maximum of each row."""
+    """Returns the node behind views, and behind selects that put 0 in place of an infinity: the
+    maximum of each row that they are computed from.
+    """
     while True:
         chosen = choice(node)
         if chosen is not None and is_number(chosen.yes) and number(chosen.yes) == 0:

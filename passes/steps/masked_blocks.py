@@ -20,7 +20,9 @@ from stack.passes.tiling.frame import static
 
 
 def with_masks(kernel: Node) -> Node:
-    """Replaces clips by masks in loads and stores that also have a condition."""
+    """Rewrites the loads and stores of a kernel that are both clipped at the end of memory and
+    masked by a condition: a mask over their elements replaces the clipping.
+    """
     edit = Edit(kernel)
 
     def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
@@ -32,7 +34,9 @@ def with_masks(kernel: Node) -> Node:
 
 
 def _masked(node: Node) -> Node:
-    """The access with a mask over its elements, if it is clipped and has a condition."""
+    """Returns a load or store with a mask over its elements instead of clipping, if it is clipped
+    and also has a condition; others as they are.
+    """
     index, mask, other, tile = parts_of(node)
     if mask is None:
         return node

@@ -39,17 +39,22 @@ class State(NamedTuple):
 
     @property
     def none(self) -> Node:
-        """The contribution that leaves a state unchanged."""
+        """The constant that, combined with a state as its contribution, leaves it unchanged: 0 for
+        a sum, -inf for a maximum.
+        """
         return identity_like(self.new)
 
 
 def is_online(loop: Node) -> bool:
-    """True if a loop says that its iterations rescale and add associatively."""
+    """True if a loop has the attribute `online`: its iterations rescale carried values and add to
+    them, in an associative way.
+    """
     return bool(loop.attrs.get("online"))
 
 
 class RescaledSum(NamedTuple):
-    """A sum that is rescaled as `sum * factor + addend`.
+    """The update of a carried sum by an iteration, before its own contribution is added: `sum *
+    factor + addend`.
 
     Attributes:
         factor: None for 1.
@@ -86,7 +91,9 @@ def scaled(block: Block, state: State) -> RescaledSum | None:
 
 
 def is_associative(loop: Node) -> bool:
-    """True if iterations of a loop may be added at once: it is online, or carries totals only."""
+    """True if the contributions of several iterations of a loop may be combined first: the loop is
+    online, or it carries only totals.
+    """
     if is_online(loop):
         return True
     block = loop.blocks[0]
@@ -95,24 +102,27 @@ def is_associative(loop: Node) -> bool:
 
 
 def serial_like(*loops: Node) -> dict[str, object]:
-    """The attributes of a serial loop in place of others: online if one of them is."""
+    """Returns the attributes of a serial loop that replaces others: with `online` if one of them
+    has it.
+    """
     return {"kind": "serial", **({"online": True} if any(map(is_online, loops)) else {})}
 
 
 def identity_like(total: Node) -> Node:
-    """The identity of the op that computes a total, of the same type."""
+    """Returns the identity of the op `total`, such as 0 for an addition, with the type of `total`."""
     none = constant(identity(KIND_OF[total.op], total.dtype), total.dtype)
     return spread_like(none, total)
 
 
 def is_none(start: Node, op: str) -> bool:
-    """True if a value is a constant, the identity of op `op`, as 0 is of a sum."""
+    """True if a value is the constant that is the identity of op `op`, as 0 is of an addition."""
     return is_constant(start, identity(KIND_OF[op], start.dtype))
 
 
 def total_of(loop: Node) -> State | None:
-    """Returns the only value that a loop carries, if iterations just add to it and it starts from
-    the identity. None for other loops."""
+    """Returns the only carried value of a loop, if each iteration just combines its contribution
+    with it and the loop starts from the identity. None for other loops.
+    """
     states = states_of(loop.blocks[0]) or []
     if len(states) != 1 or states[0].kept is not states[0].held:
         return None
@@ -121,7 +131,10 @@ def total_of(loop: Node) -> State | None:
 
 @once_in
 def states_of(block: Block) -> list[State] | None:
-    """The states of the body of a loop, each one after those on whose new value it depends.
+    """Returns the states that the body of a loop updates (carried values that are rescaled, then
+    added to), each after those whose new value it reads.
+
+    None if the loop carries memory, or a value that is updated in another way.
 
     None if the loop carries anything else.
     """

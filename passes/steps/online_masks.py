@@ -31,7 +31,7 @@ from stack.rewrite.splat import splat
 
 
 class HidingMask(NamedTuple):
-    """A selection that hides elements.
+    """A select node that hides elements from all states of an online loop, as attention masks do.
 
     Attributes:
         select: the selection.
@@ -43,13 +43,13 @@ class HidingMask(NamedTuple):
 
     @property
     def test(self) -> Node:
-        """The condition."""
+        """The condition of the selection."""
         return self.select.args[0]
 
 
 @once_in
 def masks_of(block: Block) -> Sequence[HidingMask]:
-    """The selections in the body of an online loop that hide elements from all states."""
+    """Returns the select nodes in the body of an online loop that hide elements from all states."""
     found: list[HidingMask] = []
     for node in block.all_nodes:
         chosen = choice(node)
@@ -63,7 +63,9 @@ def masks_of(block: Block) -> Sequence[HidingMask]:
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:
-    """True if every state gets the identity from an element for which a value is 0 or -inf."""
+    """True if, when the value `start` is `fill` (0 or -inf) for an element, the element contributes
+    the identity to every state of the loop.
+    """
     states = states_of(block)
     if not states:
         return False
@@ -73,7 +75,9 @@ def hides(block: Block, start: Node, fill: float) -> bool:
 
 
 def _follow(block: Block, known: dict[Node, float]) -> None:
-    """Adds the values of a block, and of the loops in it, that are 0 or -inf because others are."""
+    """Adds to `known` the values in a block, and in its inner loops, that must be 0 or -inf because
+    values in `known` are.
+    """
     for node in block.nodes:
         if is_loop(node):
             _follow(node.blocks[0], known)
@@ -85,7 +89,9 @@ def _follow(block: Block, known: dict[Node, float]) -> None:
 
 
 def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
-    """The sum of a loop that adds the identity in each iteration; None for another loop."""
+    """Returns the result of a reduction loop that combines only identities, given the values in
+    `known`; None if it may combine others.
+    """
     state = total_of(loop)
     if state is None:
         return None
@@ -94,7 +100,9 @@ def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
 
 
 def _value(node: Node, known: Mapping[Node, float]) -> float | None:
-    """The value of a node where some operands are known and others are any finite numbers."""
+    """Returns the value of a node if the operands in `known` determine it for any finite values of
+    the others; None if they do not.
+    """
     if is_contraction(node):
         return 0.0 if any(known.get(a) == 0.0 for a in node.args) else None
     if is_reduction(node):
@@ -104,7 +112,11 @@ def _value(node: Node, known: Mapping[Node, float]) -> float | None:
 
 
 def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
-    """The results of the body of an online loop that adds nothing to its states if a test is false.
+    """Rewrites the body of an online loop so that an iteration leaves the states unchanged if
+    `test` is false. Returns the new results of the body.
+
+    If -inf in place of one contribution hides the iteration from all states, only this one is
+    masked. None if a carried value is no state.
 
     If -inf in place of one part hides an iteration from all states, only this part is masked.
     None if the body is not in the form of states.
@@ -127,7 +139,9 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
 
 
 def _hides_all(block: Block, state: State) -> bool:
-    """True if a maximum of scalars hides an iteration from all states, if its part is -inf."""
+    """True if a state is a scalar maximum, and -inf as its contribution makes the iteration
+    contribute nothing to all states.
+    """
     is_max = KIND_OF[state.new.op] == "max" and state.new.dtype.is_float
     return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)
 

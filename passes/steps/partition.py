@@ -51,7 +51,9 @@ class Partition(Step):
 
     @property
     def numbers(self) -> list[int] | None:
-        """The points; None if they are not numbers."""
+        """The iterations at which loops are cut, as integers; None if the text is not a list of
+        integers.
+        """
         words = self.points.split(",")
         return [int(word) for word in words] if all(word.isdigit() for word in words) else None
 
@@ -90,7 +92,9 @@ class Partition(Step):
 
 
 def _is_work(node: Node) -> bool:
-    """True if a value may be computed in every part: no load, guard, selection or index."""
+    """True if a value costs code in every part of a cut loop: it is no load, guard, selection or
+    index.
+    """
     if is_load(node) or choice(node) is not None or not isinstance(node.type, TensorType):
         return False
     is_index = node.dtype.kind == "i" and place_of(node) is not None

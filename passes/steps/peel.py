@@ -89,7 +89,9 @@ class Peel(Step):
 
 
 def _renamed(edit: Edit) -> Visit:
-    """Returns a rewrite that renames the axes of loops inside of a peeled one."""
+    """Returns a rewrite, for `Edit`, that adds the suffix `.last` to the axes of loops inside a
+    peeled loop.
+    """
 
     def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
         if not is_loop(old):

@@ -94,7 +94,8 @@ class RegisterTile(Step):
 
 
 def stored_product(kernel: Node, loop: Node) -> LoopProduct | None:
-    """The product that a loop over rows stores, its operand with the rows first.
+    """Recognizes the matmul that a loop over rows computes and stores. Returns it with the operand
+    that has the rows first.
 
     Operands are inputs of a kernel, or local memory. None if the loop does something else.
     """
@@ -109,7 +110,7 @@ def stored_product(kernel: Node, loop: Node) -> LoopProduct | None:
 
 
 def _is_grouped(dot: BlockDot) -> bool:
-    """True if neighbours along the reduction axis can be multiplied at once.
+    """True if a matrix instruction can multiply neighbours along the reduction axis of a dot.
 
     Rows are contiguous along it, and the vectors are all of a memory.
     """
@@ -122,7 +123,9 @@ def _is_grouped(dot: BlockDot) -> bool:
 
 
 def _packed(edit: Edit, vectors: Node, dot: BlockDot) -> Node:
-    """Local memory with vectors, neighbours along the reduction axis together."""
+    """Builds local memory with the operand of columns, rearranged so that neighbours along the
+    reduction axis are adjacent, as matrix instructions read them.
+    """
     (depth, lanes), group = map(int, map(str, vectors.shape)), _group(vectors)
     shape = depth // group, lanes, group
     hint = TensorType(vectors.dtype, shape, "local")
@@ -135,7 +138,9 @@ def _packed(edit: Edit, vectors: Node, dot: BlockDot) -> Node:
 
 
 def _paired(dot: BlockDot, packed: Node) -> Node:
-    """The `dot` of rows and packed vectors."""
+    """Builds the `dot` of the operand with the rows, in place, and the packed operand with the
+    columns.
+    """
     rows = dot.operands[0]
     count, _, depth = dot.tile
     group = _group(packed)
@@ -153,14 +158,18 @@ def _starts(operand: Operand) -> list[Node]:
 
 
 def _block(operand: Operand, dot: BlockDot) -> TensorType:
-    """The type of the block of an operand: its axes from the first one that is read along."""
+    """Returns the type of the block of memory that an operand of a dot covers: all axes from the
+    first one that is read along.
+    """
     sizes = [dot.sizes[axis.over[0]] if axis.over else 1 for axis in operand.axes]
     first = next(i for i, axis in enumerate(operand.axes) if axis.over)
     return tile_of(operand.memory.dtype, sizes[first:])
 
 
 def _group(node: Node) -> int:
-    """Neighbours that an instruction multiplies and adds up in 32 bits."""
+    """Returns how many neighbours along the reduction axis a matrix instruction multiplies and adds
+    up in 32 bits.
+    """
     return I32.bits // node.dtype.bits
 
 

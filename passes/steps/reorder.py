@@ -82,7 +82,9 @@ class Reorder(Step):
 
 
 def _merged(edit: Edit, loop: Node, inner: Node) -> Node:
-    """Interchanged online loops: the new outer loop merges the states of the inner ones."""
+    """Interchanges two online loops. The new outer loop merges the states that its inner loop has
+    computed from their identities with the states so far.
+    """
     outer, body = loop.blocks[0].params[0], inner.blocks[0]
     var, *held = body.params
     states = states_of(body)

@@ -97,7 +97,9 @@ def _reciprocal(node: Node) -> Node | None:
 
 
 def _inverse(node: Node) -> Node | None:
-    """A division of all elements of a tile by one number."""
+    """Rewrites a division of a tile by one number as a multiplication by its reciprocal; None for
+    other nodes.
+    """
     if not divides(node) or not node.dtype.is_float or not node.tensor.rank:
         return None
     left, right = node.args
@@ -109,7 +111,9 @@ def _inverse(node: Node) -> Node | None:
 
 
 def _scaled(node: Node) -> Node | None:
-    """A maximum or minimum over a tile, or a mask with -inf, before the scale of its operand."""
+    """Rewrites a maximum or minimum of a scaled tile, or a mask with -inf over one, so that the
+    scaling comes after it; None for other nodes.
+    """
     if is_reduction(node) and node.attrs["kind"] in ("max", "min"):
         if not node.dtype.is_float:
             return None  # products of integers wrap around
@@ -130,7 +134,7 @@ def _scaled(node: Node) -> Node | None:
 
 
 def _factor(node: Node) -> tuple[Node, float] | None:
-    """A tile as x * c with a positive constant c."""
+    """Returns x and c if a tile is x * c with a positive constant c; else None."""
     if multiplies(node):
         for factor, other in (node.args, node.args[::-1]):
             if is_number(factor) and 0 < number(factor) < 1e30:
@@ -139,7 +143,7 @@ def _factor(node: Node) -> tuple[Node, float] | None:
 
 
 def _power(node: Node) -> Node | None:
-    """exp(a - b) as exp2, if b is the same along an axis."""
+    """Rewrites exp(a - b) by exp2, if b is the same along an axis; None for other nodes."""
     if node.op != "exp" or node.dtype.name != "f32" or signs(node.args[0]) != (1, -1):
         return None
     left, right = node.args[0].args
@@ -160,7 +164,9 @@ def _power(node: Node) -> Node | None:
 
 
 def _positions(node: Node) -> Node | None:
-    """A float of positions in a tile, as the float of its first element plus steps."""
+    """Rewrites the conversion of positions in a tile to floats as the float of the first element
+    plus constant steps; None for other nodes.
+    """
     if not converts(node) or node.dtype.name not in ("f32", "f64") or node.tensor.rank < 2:
         return None
     place = place_of(node.args[0], casts=True) if node.args[0].dtype.kind == "i" else None

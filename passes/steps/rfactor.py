@@ -75,7 +75,8 @@ class Rfactor(Step):
 
 
 class _Sum(NamedTuple):
-    """A total, or a state that is a sum: `total * factor + addend`, plus the sum of a tile.
+    """A carried sum that a tile of partial sums can replace: an iteration updates it to `total *
+    factor + addend`, plus the reduction of a tile.
 
     Attributes:
         part: the reduction of the tile.
@@ -89,7 +90,9 @@ class _Sum(NamedTuple):
 
 
 def _sums(loop: Node) -> list[_Sum | None]:
-    """For each value that a loop carries: the sum that it is; None if it cannot be factored."""
+    """Returns for each value that a loop carries how it is summed; None for those that a tile of
+    partial sums cannot replace.
+    """
     block = loop.blocks[0]
     carried = list(zip(block.params[1:], block.results, strict=True))
     if not is_online(loop):
@@ -100,7 +103,9 @@ def _sums(loop: Node) -> list[_Sum | None]:
 
 
 def _rescaled(block: Block, state: State) -> _Sum | None:
-    """A state as a sum that can be factored; None if it is something else."""
+    """Returns how a state of an online loop is summed; None if a tile of partial sums cannot
+    replace it.
+    """
     part = state.part
     found = scaled(block, state)
     if found is None or not is_reduction(part) or part.attrs["kind"] != "sum":
@@ -109,7 +114,9 @@ def _rescaled(block: Block, state: State) -> _Sum | None:
 
 
 def _lanes(held: Node, result: Node) -> Node | None:
-    """The reduction of a tile that is added to a total; None for other carried values."""
+    """Returns the reduction of a tile that an iteration adds to the carried value `held`; None if
+    it updates `held` in another way.
+    """
     part = None if is_memory(held) else summand(held, result)
     if part is None or not is_reduction(part) or held.tensor.rank != part.tensor.rank:
         return None
@@ -117,7 +124,9 @@ def _lanes(held: Node, result: Node) -> Node | None:
 
 
 def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node]:
-    """The results of a loop that carries tiles of partial sums."""
+    """Builds the loop with tiles of partial sums in place of scalar sums, and reduces the tiles
+    after it. Returns the replacements of the loop's results.
+    """
     block = loop.blocks[0]
     var, *held = block.params
     inside: list[Node] = []
@@ -155,7 +164,9 @@ def _stays(total: _Sum, start: Node, op: str) -> bool:
 
 
 def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
-    """The variable of a tile of partial sums, its first value, and its value after an iteration."""
+    """Builds the carried tile of partial sums of one scalar sum. Returns its variable, its initial
+    value, and its value after an iteration.
+    """
     (tile,) = total.part.args
     first = spread_like(constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype), tile)
     lanes = Node("var", (), {"name": edit.names.own("lanes")}, first.type)

@@ -22,7 +22,8 @@ from stack.passes.steps.loops import spread_like
 def substituted(
     edit: Edit, roots: Sequence[Node], known: Mapping[Node, Node], ranges: Ranges = WHOLE
 ) -> list[Node]:
-    """Values with other nodes in place of some, without constant guards.
+    """Rebuilds some values with nodes replaced, and removes guards (conditions on loop variables)
+    that become constant.
 
     Args:
         edit: the rewrite that this is part of.
@@ -41,7 +42,7 @@ class _Substitution:
         self.changed = frozenset(changed | set(ranges))
 
     def all(self, roots: Iterable[Node]) -> list[Node]:
-        """The replacements of all roots."""
+        """Rebuilds all roots. Returns their replacements."""
         found = list(roots)
         pending = list(reversed(found))
         while pending:  # a stack of its own: chains are as long as programs make them
@@ -54,7 +55,9 @@ class _Substitution:
         return [self.done[r] for r in found]
 
     def _missing(self, node: Node) -> list[Node]:
-        """The operands that are needed next; none once the node is done."""
+        """Returns the operands that have to be rebuilt before `node` can be; rebuilds it and
+        returns none if all are.
+        """
         if self.changed.isdisjoint(node.vars) and node not in self.changed:
             self.done[node] = node
             return []
@@ -82,8 +85,10 @@ class _Substitution:
         return missing
 
     def _chosen(self, node: Node) -> tuple[tuple[Node | list[Node], Node] | None, Node | None]:
-        """The two sides of a choice, and its condition. A masked access chooses between the access
-        without a mask, given as its operands, and what stands for it."""
+        """Returns the two alternatives of a select node or a masked access, with its condition;
+        None and None for other nodes. A masked access is either the unmasked one, given as its
+        operands, or the value in its place.
+        """
         if (found := choice(node)) is not None:
             return (found.yes, found.no), found.test
         if is_load(node) or is_store(node):
@@ -96,7 +101,9 @@ class _Substitution:
         return None, None
 
     def _made(self, node: Node) -> Node:
-        """The node with new operands and blocks; a constant for a condition that is constant."""
+        """Rebuilds a node with its new operands and blocks; returns a constant for a condition that
+        is known.
+        """
         args = [self.done[a] for a in node.args]
         blocks = [self._block(b) for b in node.blocks] if is_loop(node) else node.blocks
         made = node.rebuilt(args, blocks=blocks)
@@ -108,7 +115,7 @@ class _Substitution:
         return left[0] if connective(made) and len(left) == 1 else made
 
     def _block(self, block: Block) -> Block:
-        """A block inside, which sees what is known outside."""
+        """Rebuilds the body of an inner loop, with the replacements of the code around it."""
         inner = _Substitution(self.edit, {**self.done, **{p: p for p in block.params}}, self.ranges)
         inner.changed = self.changed
         return Block(block.params, inner.all(block.results))

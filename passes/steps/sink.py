@@ -120,7 +120,9 @@ class Sink(Step):
 
 
 def _loops(loop: Node, axis: str) -> list[Node]:
-    """The loops over an axis in the body of a loop that carry values which vary along the loop."""
+    """Returns the loops over `axis` directly in the body of `loop` that carry some value which
+    depends on the variable of `loop`.
+    """
     block = loop.blocks[0]
     inner = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
     return [n for n in inner if _varying(n, block.params[0])]
@@ -135,7 +137,9 @@ def _limits(loop: Node) -> Sequence[Node]:
 
 
 def _varying(loop: Node, var: Node) -> list[Node]:
-    """The variables of a loop that carry values which depend on another loop variable."""
+    """Returns the carried variables of `loop` whose values depend on `var`, the variable of another
+    loop.
+    """
     block = loop.blocks[0]
     pairs = list(zip(block.params[1:], block.results, starts_of(loop), strict=True))
     found: dict[Node, None] = {}
@@ -151,7 +155,10 @@ def _varying(loop: Node, var: Node) -> list[Node]:
 
 
 def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: str) -> list[Node]:
-    """Moves a loop over `axis` into another loop, in the loops over the variables `around`.
+    """Builds the loop `inner` with the loop over `axis` moved into its body.
+
+    Returns the results of `inner` for one iteration of the moved loop. `around` are the variables
+    of enclosing loops.
 
     Returns the results of the other loop in one iteration of the moved one.
     """
@@ -195,7 +202,9 @@ def _filled(edit: Edit, axis: Node, memories: Sequence[Node], starts: Sequence[N
 
 
 def _memory_of(start: Node, axis: Node) -> Node | None:
-    """The local memory from which a moved loop loads an initial value; None for other values."""
+    """Returns the local memory that the initial value of a carried variable is loaded from, if an
+    earlier moved loop stored it there; None for other values.
+    """
     if not is_load(start) or start.args[0].tensor.space != "local" or start.args[1] is not axis:
         return None
     return start.args[0] if start is _load(start.args[0], axis, start) else None
@@ -226,7 +235,8 @@ def _stored(
 
 
 def _memory(edit: Edit, value: Node, axis: Node, around: Sequence[Node]) -> Node:
-    """Allocates local memory for one value of each iteration of `axis`.
+    """Allocates local memory with one element (a scalar or a tile like `value`) for each iteration
+    over `axis`.
 
     It depends on the variables `around`, so each iteration of their loops fills it anew.
     """

@@ -79,12 +79,14 @@ class Specialize(Step):
 
 
 def _needed(block: Block) -> set[Node]:
-    """The loop variables that a block uses."""
+    """Returns the loop variables that the nodes of a block depend on."""
     return {v for r in block.results for v in r.vars}
 
 
 def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Block:
-    """The body of a loop, with one guarded copy for each range of a variable."""
+    """Returns the body of a loop as several copies, one for each range of a variable between
+    `points`; each runs only in its range, with guards simplified.
+    """
     held = block.params[1:]
     extent = int(var.attrs["extent"])
     values: Sequence[Node] = held

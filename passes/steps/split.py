@@ -96,7 +96,9 @@ class Split(Step):
         return ""
 
     def _overlaps(self, loop: Node) -> bool:
-        """True if the last block of a loop would repeat iterations."""
+        """True if the tail is `overlap` and the block size does not divide the loop's extent, so
+        that the last block repeats iterations.
+        """
         extent = extent_of(loop)
         return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 
@@ -116,7 +118,7 @@ class Split(Step):
 
 
 class _Cut:
-    """Builds the tiled loops over a range of the iterations of a loop."""
+    """Builds the outer and inner loop that replace a loop, or a range of its iterations."""
 
     def __init__(self, step: Split, old: Node, block: Block, extent: int, edit: Edit) -> None:
         self.step, self.block, self.extent, self.edit = step, block, extent, edit
@@ -124,7 +126,9 @@ class _Cut:
         self.is_online = is_online(old)
 
     def loop(self, first: int, start: Sequence[Node]) -> Node:
-        """The tiled loops, which start at iteration `first` of the old loop."""
+        """Builds the loops over blocks and inside a block, from iteration `first` of the old loop
+        on, with the initial carried values `start`.
+        """
         step, (var, *held) = self.step, self.block.params
         count = -(-self.extent // step.block)
         # a masked block keeps its size even if the extent is smaller
@@ -159,7 +163,8 @@ class _Cut:
         return make("loop", start, self.attrs, (whole,))
 
     def _whole_quotients(self, body: Block, inner: Node, width: int) -> Block:
-        """Simplifies quotients that are constant within a block.
+        """Simplifies integer divisions in the body whose result is the same for all iterations of a
+        block.
 
         `(first + inner) / n` becomes `first / n` if the block size divides n and `first`.
         """

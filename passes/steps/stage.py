@@ -95,7 +95,8 @@ class Stage(Step):
 
 
 def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool]) -> list[Node]:
-    """The values that several loops over an axis, side by side in one block, compute again.
+    """Returns the values that two or more loops over an axis in the same block compute, so that
+    storing them would save work.
 
     Args:
         kernel: the kernel.
@@ -126,7 +127,7 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
 
 
 def _blocks(block: Block) -> Iterator[Block]:
-    """A block and all blocks nested in it."""
+    """Yields a block and all blocks nested in it."""
     yield block
     for node in block.nodes:
         for inner in node.blocks:
@@ -139,7 +140,8 @@ def _contains(loop: Node, block: Block) -> bool:
 
 
 class _Storage(NamedTuple):
-    """The block and loops in which a value is stored.
+    """Describes how a value that several loops compute is stored in local memory: in which block,
+    and which loops store and load it.
 
     Attributes:
         block: the block.
@@ -177,7 +179,8 @@ def _home(block: Block, value: Node) -> _Storage | None:
 
 
 def _axis(loop: Node, value: Node) -> Node | None:
-    """The variable of the loop that computes a value: this loop, or one inside of it.
+    """Returns the variable of the loop over whose iterations a value is computed: that of `loop`,
+    or of a loop inside it.
 
     None if the value depends on what these loops carry, or on a loop between them.
     """
@@ -193,7 +196,8 @@ def _axis(loop: Node, value: Node) -> Node | None:
 
 
 def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, Node]:
-    """Lets one loop store a value, and the others load it.
+    """Rewrites loops so that one stores a value in `memory`, and the others load it instead of
+    computing it.
 
     Returns:
         The replacements of the results of these loops.

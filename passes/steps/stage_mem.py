@@ -42,7 +42,8 @@ from stack.target import Gpu, Target
 
 
 class StridedAccess(NamedTuple):
-    """An access of a block, by a loop over lines and an inner loop.
+    """A load or store in two nested loops that access a block of memory: a loop over lines, and an
+    inner loop or vector along each line.
 
     Attributes:
         node: the load or the store.
@@ -68,13 +69,13 @@ class StridedAccess(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Iterations of the loop and of the inner loop."""
+        """The numbers of iterations of the loop over lines, and of the inner loop."""
         lanes = static(self.lane.shape[0]) if self.is_vector else int(self.lane.attrs["extent"])
         return int(self.line.attrs["extent"]), lanes
 
     @property
     def is_vector(self) -> bool:
-        """True if the access is one of a vector."""
+        """True if the inner loop was vectorized, so that the access moves a vector."""
         return self.lane.op == "iota"
 
     @property
@@ -84,7 +85,9 @@ class StridedAccess(NamedTuple):
 
     @property
     def is_transposed(self) -> bool:
-        """True if lines are along the last axis of the memory."""
+        """True if the loop over lines runs along the last axis of the memory, so that local memory
+        has the two axes in the other order.
+        """
         return self.axis < self.along
 
     @property
@@ -95,12 +98,12 @@ class StridedAccess(NamedTuple):
         return prod(map(static, self.node.args[0].shape[first + 1 : last]))
 
     def local(self, dtype: DType) -> TensorType:
-        """The local memory: one line for each iteration of the loop."""
+        """Returns the type of the local memory: one line for each iteration of the outer loop."""
         return TensorType(dtype, self.shape, "local")
 
     @property
     def block(self) -> TensorType:
-        """The block, in the order of the memory's axes."""
+        """The type of the block that both loops access, with axes in the order of the memory."""
         sizes = {self.along: self.shape[0], self.axis: self.shape[1]}
         shape = tuple(sizes.get(axis, 1) for axis in range(min(sizes), self.rank))
         return TensorType(self.dtype, shape, "tile")
@@ -151,7 +154,9 @@ class StageMem(Step):
         return ""
 
     def _why_not_converted(self, loop: Node, reads: Mapping[Node, StridedAccess]) -> str:
-        """Why what a loop reads is not converted on its way; "" if it is, or stays as it is."""
+        """Returns why the copy cannot have the step's element type; "" if it can, or if the step
+        names none.
+        """
         for node in reads if self.dtype else ():
             users = [n for n in loop.blocks[0].all_nodes if node in n.args]
             if any(not converts(n) or n.dtype.name != self.dtype for n in users):
@@ -161,7 +166,9 @@ class StageMem(Step):
         return ""
 
     def _is_own(self, kernel: Node) -> Callable[[Node], bool]:
-        """Returns a test for whether a value is a version of the memory."""
+        """Returns a predicate: whether a memory value is a version of the memory that the step
+        copies.
+        """
         held = memory_of(kernel.blocks[0])
         return lambda memory: str(held(memory).attrs["name"]) == self.memory
 
@@ -184,14 +191,16 @@ class StageMem(Step):
 
 
 def _reads(loop: Node, is_own: Callable[[Node], bool]) -> dict[Node, StridedAccess]:
-    """The loads of a loop that can read from the copy."""
+    """Returns the loads of a loop that can read from a local copy, each with its access pattern."""
     nodes = loop.blocks[0].all_nodes
     found = {n: _strided(loop, n) for n in nodes if is_load(n) and is_own(n.args[0])}
     return {n: access for n, access in found.items() if access is not None}
 
 
 def _store(loop: Node, is_own: Callable[[Node], bool]) -> StridedAccess | None:
-    """The only store of a loop to the memory, if local memory can replace it; else None."""
+    """Returns the only store of a loop to the memory, if it can go to local memory that is copied
+    back after the loop; else None.
+    """
     stores = [n for n in loop.blocks[0].all_nodes if is_store(n) and is_own(n.args[0])]
     found = _strided(loop, stores[0]) if len(stores) == 1 else None
     if found is None or not any(_leads_to(r, stores[0]) for r in loop.blocks[0].results):
@@ -204,7 +213,9 @@ def _store(loop: Node, is_own: Callable[[Node], bool]) -> StridedAccess | None:
 
 
 def strided_accesses(kernel: Node, axis: str) -> dict[str, StridedAccess]:
-    """The strided accesses in the loops over an axis, by name of the memory; masks are ignored."""
+    """Returns the accesses in loops over an axis that move along the last axis of a memory, by the
+    name of the memory; the inner loop or vector is strided there. Masks are ignored.
+    """
     held = memory_of(kernel.blocks[0])
     found: dict[str, StridedAccess] = {}
     for loop, _ in loops_along(kernel, axis):
@@ -217,7 +228,10 @@ def strided_accesses(kernel: Node, axis: str) -> dict[str, StridedAccess]:
 
 
 def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | None:
-    """The access as a strided one; None if it is not, or if it is masked."""
+    """Recognizes a load or store that moves by unit stride along one axis of memory with `loop`,
+    and along another with an inner loop or vector. None for others, and for masked ones unless
+    `masked`.
+    """
     block = loop.blocks[0]
     line = block.params[0]
     inside = {p for n in block.all_nodes for b in n.blocks for p in b.params} | set(block.params)
@@ -266,7 +280,8 @@ def _from_copies(
     copies: dict[tuple[Node, ...], Node],
     dtype: DType | None,
 ) -> dict[Node, Node]:
-    """Replacements of loads: loads from a local copy of the block.
+    """Builds local copies of blocks of memory. Returns loads from them that replace the loads in
+    `reads`.
 
     Args:
         edit: the rewrite.
@@ -289,7 +304,7 @@ def _from_copies(
 
 
 def _copy(edit: Edit, source: Node, access: StridedAccess, dtype: DType) -> Node:
-    """Local memory with a block."""
+    """Builds local memory that contains the block which `access` covers."""
     memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(dtype))
     block = make("load", (source, *access.corner), hint=access.block)
     lines, lanes = access.shape
@@ -305,7 +320,9 @@ def _copy(edit: Edit, source: Node, access: StridedAccess, dtype: DType) -> Node
 
 
 def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
-    """The results of a loop that stores to local memory, and of the copy after it."""
+    """Builds a loop that stores to local memory, and the copy from there to the memory after it.
+    Returns the replacements of the loop's results.
+    """
     own = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(access.dtype))
     made, place = _into(edit, loop, access, own)
     results = list(results_of(made))
@@ -322,7 +339,9 @@ def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
 
 
 def _into(edit: Edit, loop: Node, access: StridedAccess, own: Node) -> tuple[Node, int]:
-    """The loop with its store redirected to local memory, and the position of that result."""
+    """Rebuilds a loop so that it stores to local memory `own`. Returns the loop, and the position
+    of that memory among its results.
+    """
     block = loop.blocks[0]
     var, *held = block.params
     for place, (variable, result) in enumerate(zip(held, block.results, strict=True)):

@@ -44,7 +44,9 @@ class Step(ABC):
 
     @abstractmethod
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        """The rule that a kernel breaks, with the number; "" if the step is legal."""
+        """Returns the rule of legality that the step would break on a kernel, with the number that
+        breaks it; "" if the step is legal.
+        """
 
     @abstractmethod
     def apply(self, kernel: Node) -> Node:
@@ -66,7 +68,9 @@ class Step(ABC):
 
 
 def why_no_gpu(step: Step, target: Target | None) -> str:
-    """Why a step for GPUs is illegal on a target; "" if the target may be a GPU."""
+    """Returns why a step that only GPUs support is illegal on a target; "" if the target is a GPU
+    or unknown.
+    """
     return f"{step.name} is for GPUs, and the target is a CPU" if isinstance(target, Cpu) else ""
 
 
@@ -85,7 +89,9 @@ class IllegalStep(UsageError):
 
 
 def parse_steps(text: str) -> list[Step]:
-    """Parses a list of steps. Raises UsageError, which names the step and the word."""
+    """Parses the text of a list of steps. Raises UsageError, which names the step and the word, if
+    a step is unknown or an argument is wrong.
+    """
     found: list[Step] = []
     for line in re.split("[;\n]", text):
         words = line.partition("#")[0].split()
@@ -141,7 +147,9 @@ def _usage(made: type[Step]) -> str:
 def applied(
     kernel: Node, steps: Sequence[Step], target: Target | None = None
 ) -> Iterator[tuple[Step, Node]]:
-    """Applies steps; yields each one with the kernel after it. Raises IllegalStep."""
+    """Applies steps to a kernel; yields each one with the kernel after it. Raises IllegalStep at
+    the first one that is not legal.
+    """
     for number, step in enumerate(steps, 1):
         why = step.why_not(kernel, target)
         if why:
@@ -151,7 +159,9 @@ def applied(
 
 
 def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None) -> Node:
-    """Applies a list of steps. Returns the kernel after it. Raises IllegalStep."""
+    """Applies a list of steps to a kernel. Returns the kernel after it. Raises IllegalStep at the
+    first one that is not legal.
+    """
     for _, after in applied(kernel, steps, target):
         kernel = after
     return kernel

@@ -118,7 +118,9 @@ class Product(NamedTuple):
 
 
 def product_of(node: Node) -> Product | None:
-    """Matches a sum of products of two tiles; None if it is not a matrix product."""
+    """Recognizes a matmul in a sum over the product of two broadcast tiles; None if the node is no
+    such sum.
+    """
     if not is_reduction(node) or node.attrs["kind"] != "sum" or node.args[0].tensor.rank != 3:
         return None
     over: tuple[int, ...] = node.attrs["axes"]
@@ -145,13 +147,15 @@ def product_of(node: Node) -> Product | None:
 
 
 def _sums_products(block: Block) -> bool:
-    """True if a loop adds matrix products to a total."""
+    """True if the body of a loop contains a matmul and carries a value, such as its sums."""
     is_carried = not all(map(is_memory, block.params[1:]))
     return is_carried and any(map(is_contraction, block.nodes))
 
 
 def _factor(value: Node, space: Node) -> Factor:
-    """Strips broadcasts and transposes from an operand."""
+    """Returns an operand of a product without its broadcasts and transposes, and the axis of the
+    product that each of its axes becomes.
+    """
     axes: tuple[int, ...] = tuple(range(space.tensor.rank))
     while True:
         if repeats(value):
@@ -165,7 +169,9 @@ def _factor(value: Node, space: Node) -> Factor:
 
 
 def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
-    """Strips the conversion from both operands, if both are widened from the same type."""
+    """Removes the conversions to a wider type from both operands, if both are converted from the
+    same narrower type.
+    """
     if not all(converts(f.value) for f in factors):
         return factors
     before = [f.value.args[0] for f in factors]
@@ -180,12 +186,16 @@ def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
 
 
 def _lanes_of(test: Node) -> tuple[int, ...]:
-    """The axes along which a broadcast condition varies."""
+    """Returns the axes of a tile along which a condition varies: those of its broadcast; empty if
+    it is none.
+    """
     return tuple(test.attrs["axes"]) if repeats(test) else ()
 
 
 def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
-    """The operand, masked so that it is 0 where a test over the reduction axis is false."""
+    """Returns an operand of a matmul that is 0 where a condition on the reduction axis `summed` is
+    false: masked if loads do not ensure that already.
+    """
     value = factor.value
     for test in tests:
         at = factor.axes.index(summed)
@@ -197,7 +207,9 @@ def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
 
 
 def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
-    """True if a tile is loaded with this mask, or with a bounds check: masked loads give 0."""
+    """True if a tile is 0 along `axis` where the condition `test` is false, because its load has
+    that mask or the same bounds check.
+    """
     while converts(value):
         (value,) = value.args
     if not is_load(value):

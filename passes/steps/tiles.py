@@ -15,7 +15,7 @@ from stack.target import Cpu, Gpu, Target
 
 
 def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> str:
-    """Why a tile does not fit in the registers of a target; "" if it fits.
+    """Returns why a tile does not fit in the registers of a target; "" if it fits.
 
     Args:
         shape: the shape of the tile.
@@ -35,7 +35,8 @@ def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> s
 
 
 def factors_of(node: Node) -> list[Node]:
-    """The products of tiles that a node sums, with their broadcast factors and masks.
+    """Returns the tiles that need no registers if `tensorize` replaces a sum by a matmul: the
+    products that `node` sums, their broadcast factors and masks. Empty for other nodes.
 
     Step `tensorize` can replace them by a matrix product, which has no tile of all products.
     """
@@ -56,7 +57,9 @@ def factors_of(node: Node) -> list[Node]:
 
 
 def why_no_registers(kernel: Node, target: Target | None) -> str:
-    """Why the tiles of a kernel do not fit in registers; "" if they do."""
+    """Returns why some tile of a kernel does not fit in the registers of a GPU; "" if all do, or
+    for other targets.
+    """
     if not isinstance(target, Gpu):
         return ""
     for node in kernel.blocks[0].all_nodes:
@@ -68,6 +71,6 @@ def why_no_registers(kernel: Node, target: Target | None) -> str:
 
 
 def loaded_bytes(block: Block) -> int:
-    """The bytes of the tiles that one iteration of a loop loads."""
+    """Returns the bytes of all tiles together that one iteration of a loop loads."""
     loads = [n for n in block.nodes if is_load(n) and n.tensor.rank]
     return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)

@@ -35,7 +35,8 @@ from stack.passes.tiling.frame import static
 
 @dataclass
 class Widened:
-    """The values of all lanes that replace those of one lane.
+    """Maps the values of one loop iteration (lane) to those of all lanes that replace them when the
+    loop is vectorized.
 
     Attributes:
         lanes: the axis that is vectorized.
@@ -53,16 +54,20 @@ class Widened:
     wide: set[Node] = field(default_factory=set[Node])
 
     def new(self, node: Node) -> Node:
-        """The replacement of a node; nodes outside of the loop stay."""
+        """Returns the replacement of a node of one lane; nodes outside of the loop are not
+        replaced.
+        """
         return self.done.get(node, node)
 
     def spread(self, node: Node, shape: Sequence[int]) -> Node:
-        """The replacement of a node as a tile of a shape, with the lane axis first."""
+        """Returns the replacement of a node of one lane, broadcast to the shape of a tile with the
+        lane axis first.
+        """
         return self.lanes.spread(self.new(node), shape, node in self.wide)
 
 
 class Contiguous(NamedTuple):
-    """A block of memory that all lanes access together.
+    """The block of contiguous memory that the loads or stores of all lanes cover together.
 
     Attributes:
         starts: the first index along each axis of memory.
@@ -80,7 +85,7 @@ class Contiguous(NamedTuple):
 
     @property
     def mask(self) -> list[Node]:
-        """The operand of the access that masks it, if there is one."""
+        """Returns the mask operand of the vector access, in a list; empty if it has no mask."""
         if self.test is None:
             return []
         return [self.in_memory_order(self.test) if self.test.tensor.rank else self.test]
@@ -120,7 +125,7 @@ class Access:
         self.shape = (self.lanes.count, *self.tile)
 
     def load(self) -> Node:
-        """The load of all lanes."""
+        """Builds the load of all lanes that replaces the load of one lane."""
         node, hint = self.node, TensorType(self.node.dtype, self.shape, "tile")
         if not self.index:
             assert self.mask is not None and self.other is not None
@@ -141,7 +146,7 @@ class Access:
         return block.lanes_first(made, self.shape)
 
     def store(self) -> Node:
-        """The store of all lanes."""
+        """Builds the store of all lanes that replaces the store of one lane."""
         value = self.values.spread(self.node.args[1], self.shape)
         block = self._block()
         if block is None:
@@ -157,7 +162,9 @@ class Access:
         return {k: v for k, v in self.node.attrs.items() if k != "clip"}
 
     def _places(self) -> list[Node]:
-        """The indices of each element of each lane, for a gather or a scatter."""
+        """Returns the index along each axis of memory, as a tile with one number for each element
+        of each lane, for a gather or a scatter.
+        """
         is_block = not any(i.tensor.rank for i in self.index)
         found: list[Node] = []
         for axis, place in enumerate(self.index):
@@ -176,7 +183,9 @@ class Access:
         return found
 
     def _extra(self) -> list[Node]:
-        """Mask and value of masked lanes, for a gather or a scatter."""
+        """Returns the mask, and the value that masked lanes get, as operands of a gather or a
+        scatter; empty without a mask.
+        """
         test = None if self.mask is None else self.values.spread(self.mask, self.shape)
         if "clip" in self.node.attrs:
             both = [one for one in (test, self._clip_mask()) if one is not None]
@@ -200,7 +209,8 @@ class Access:
         return test
 
     def _block(self) -> Contiguous | None:
-        """Matches lanes with unit stride along one axis of memory.
+        """Returns the block of memory that all lanes access, if exactly one index has unit stride
+        in them.
 
         None if the access is a gather or a scatter.
         """
@@ -234,7 +244,9 @@ class Access:
         return Contiguous(starts, shape, axis - begin, {}, test)
 
     def _part(self, test: Node) -> Node:
-        """A condition of a mask: a scalar if it is the same for all lanes, else a tile."""
+        """Returns one condition of a mask for all lanes: a scalar if all lanes have the same, else
+        a tile.
+        """
         made = self.values.new(test)
         return self.values.spread(test, self.shape) if made.tensor.rank else made
 

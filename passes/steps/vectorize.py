@@ -97,7 +97,9 @@ class Vectorize(Step):
 
 
 def _goes_back(block: Block) -> bool:
-    """True if a loop with a running total accesses memory in reverse order."""
+    """True if a loop with a running total (as in a scan) accesses memory from higher to lower
+    indices.
+    """
     if not running_totals(block):
         return False
     var = block.params[0]
@@ -126,7 +128,9 @@ class _LaneBuilder(Widened):
         self.wide.add(lanes.var)
 
     def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
-        """The replacements of the results of a loop over the axis."""
+        """Vectorizes a loop with this body and these initial values. Returns the replacements of
+        its results.
+        """
         _, *held = block.params
         self.done.update(zip(held, start, strict=True))
         self.running = running_totals(block)
@@ -142,7 +146,9 @@ class _LaneBuilder(Widened):
         return made
 
     def _total(self, op: str, first: Node, part: Node) -> Node:
-        """Reduces a tile over the lanes, and adds the initial value of the total."""
+        """Builds the final value of an accumulator: reduces the tile `part` over its lanes by `op`,
+        and adds the initial value `first`.
+        """
         shape = self.lanes.shape(part)
         whole = self.spread(part, shape)
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
@@ -180,7 +186,9 @@ class _LaneBuilder(Widened):
             self.done[node] = self.lanes.ascending(node) or self._op(node, args)
 
     def _running(self, node: Node) -> Node:
-        """The running totals of all lanes: a scan of the tile, plus the total before it."""
+        """Builds the running totals of all lanes: a scan of the tile of contributions, plus the
+        total before the loop.
+        """
         before = self.running[node]
         part = summand(before, node)
         assert part is not None
@@ -196,7 +204,9 @@ class _LaneBuilder(Widened):
         return make(node.op, (first, made))
 
     def _op(self, node: Node, args: list[Node]) -> Node:
-        """Applies an op to tiles, with the lane axis first."""
+        """Builds the op of `node`, a node of one lane, on tiles of all lanes, with the lane axis
+        first.
+        """
         lanes, attrs = self.lanes, dict(node.attrs)
         shape = lanes.shape(node)
         if ops.lookup(node.op).kind == "elementwise":

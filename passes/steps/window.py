@@ -36,7 +36,7 @@ SHARE = 0.5  # of the elements of the tile that it has at most
 
 
 class MemoryRun(NamedTuple):
-    """The run of memory that a tile reads.
+    """The contiguous range (run) of memory that all elements of a tile are read from.
 
     Attributes:
         axis: the axis of the memory that the window slides along.
@@ -97,7 +97,9 @@ class WindowLoads(Step):
 
 
 def run_of(load: Node) -> MemoryRun | None:
-    """The run that a tile reads; None if another way to load it is as good."""
+    """Returns the contiguous range of memory that contains all elements of a loaded tile; None if
+    loading the tile from such a range has no advantage or is not possible.
+    """
     if load.tensor.rank < 2:
         return None
     index = access_parts(load)[0]
@@ -127,7 +129,7 @@ def _size(positions: Node) -> int:
 
 
 def _loaded(load: Node, run: MemoryRun) -> Node:
-    """The run, as a tile of one axis."""
+    """Builds the load of the contiguous range of memory, as a tile of one axis."""
     index = access_parts(load)[0]
     dtype = index[run.axis].dtype
     size, extent = static(load.args[0].shape[run.axis]), power_of_two(run.span)
@@ -153,7 +155,7 @@ def _loaded(load: Node, run: MemoryRun) -> Node:
 
 
 def _index(load: Node, run: MemoryRun) -> Node:
-    """The element of the run that each element of the tile picks."""
+    """Builds, for each element of the tile, its index in the loaded range of memory."""
     shape = tuple(map(static, load.shape))
     own = {t: c for t, c in run.place.terms.items() if is_positions(t)}
     dtype = next(iter(own)).dtype

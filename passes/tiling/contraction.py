@@ -48,7 +48,7 @@ def _sizes(dot: Node) -> dict[str, int]:
 
 
 def roles_of(dot: Node, by_lane: bool = False) -> Roles:
-    """Finds the roles of a dot's axes.
+    """Finds which axes of a dot are rows, columns (lanes), batches and contracted.
 
     `by_lane`: both operands may have the axis of lanes, if it is contiguous in the left one.
 
@@ -95,7 +95,7 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
 
 
 def as_reduction(group: Node, dot: Node) -> Node:
-    """Rewrites the dot of a group as a multiplication and a sum."""
+    """Rewrites the dot of a group as an elementwise multiplication and a sum. Returns the group."""
     b = Builder()
     kept = result_names(dot)
     # an axis of one operand alone, of size 1, may be left
@@ -125,7 +125,9 @@ def as_reduction(group: Node, dot: Node) -> Node:
 
 
 def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Rebuilds the nodes that depend on replaced ones. Returns a map from old to new nodes."""
+    """Rebuilds the nodes of a body that depend on nodes in `by`, which are replaced. Returns a map
+    from old to new nodes.
+    """
     known = dict(by)
     for node in body.nodes:
         if node not in by and not known.keys().isdisjoint(node.args):
@@ -137,13 +139,17 @@ def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
 def _tables(
     body: Block, known: dict[Node, Node]
 ) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
-    """Returns the names and source lines of a body after a replacement."""
+    """Returns the names and source lines for the new nodes of a body, from those of the old nodes
+    in `known`.
+    """
     names = {known.get(n, n): name for n, name in body.names.items()}
     return names, {known.get(n, n): lines for n, lines in body.locs.items()}
 
 
 def split_dot(group: Node) -> tuple[Node, Node]:
-    """Splits a group into its dot, for a library, and a group with the epilogue."""
+    """Splits a group into its dot alone, for a library call, and a group that computes everything
+    else.
+    """
     body = group.blocks[0]
     (dot,) = contractions(body.nodes)
     outside = dict(zip(body.params, group.args, strict=True))

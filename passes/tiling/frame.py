@@ -20,7 +20,7 @@ def power_of_two(size: int) -> int:
 
 
 class CannotTile(Exception):
-    """A group has no schedule; the message says why."""
+    """Raised if no kernel can be generated for a group; the message says why."""
 
 
 def wide(dtype: DType) -> DType:
@@ -35,7 +35,7 @@ def is_expensive(node: Node) -> bool:
 
 
 def static(dim: Dim) -> int:
-    """Returns a constant size. Raises CannotTile if it is symbolic."""
+    """Returns a size as an integer. Raises CannotTile if it is symbolic, not constant."""
     if isinstance(dim, Expr):
         raise CannotTile(f"size {dim} is symbolic; bind it first")
     return dim

@@ -31,12 +31,14 @@ class KernelRebuild:
         return self.names.numbered(hint)
 
     def note(self, old: Node, new: Node) -> None:
-        """Give a new node the name and source lines of an old one."""
+        """Gives `new`, a node of the new kernel, the name and source lines of `old`, the node that
+        it replaces.
+        """
         carry(self.b, self.old, old, new)
 
 
 def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
-    """Give a new node the name and source lines of an old one."""
+    """Gives the node `made` the name and source lines that `source` has in the block `old`."""
     if source in old.names:
         b.names.setdefault(made, old.names[source])
     if source in old.locs:
@@ -44,7 +46,9 @@ def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
 
 
 def items(b: Builder, node: Node) -> list[Node]:
-    """Returns all results of a node."""
+    """Returns the results of a node as a list: one `item` node for each if it has several, else the
+    node itself.
+    """
     if not isinstance(node.type, TupleType):
         return [node]
     return [b.item(node, index=i) for i in range(len(node.type.items))]
@@ -61,7 +65,7 @@ def extent_of(loop: Node) -> int:
 
 
 def with_own_variables(block: Block) -> Block:
-    """Gives each loop of a kernel variables of its own.
+    """Renames loop variables of a kernel so that no two of its loops share one.
 
     Loops that follow each other may share variables, so that equal values in them are one node.
     What a pass records about such a node would hold for both loops.

@@ -27,15 +27,17 @@ class Names:
         self._numbers = count(1)
 
     def own(self, hint: str) -> str:
-        """Returns the hint, with a suffix if it is in use."""
+        """Returns the name `hint`, with a suffix if it is in use, and marks it as used."""
         return unique_name(hint, self._taken, self._counts)
 
     def numbered(self, hint: str) -> str:
-        """Returns the hint with a unique number, which replaces its old number."""
+        """Returns `hint` with a number that makes it unique; a number that it already has is
+        replaced.
+        """
         return self.own(f"{hint.split('__')[0]}__{next(self._numbers)}")
 
 
 def names_of(block: Block) -> Names:
-    """Returns the names in use in a kernel's block, to which unique ones can be added."""
+    """Returns the names in use in a kernel's block, as a generator of further unique names."""
     named = (n for _, n in walk(block) if is_input(n) or n.op == "alloc")
     return Names(str(n.attrs["name"]) for n in named)

@@ -11,7 +11,7 @@ from stack.rewrite.log import Lines
 
 
 def is_bare(node: Node) -> bool:
-    """True if fusion left an op on its own and a kernel can compute it."""
+    """True if an op is not in any fusion group, and a kernel can compute it."""
     if not isinstance(node.type, TensorType) or is_alias(node):
         return False
     is_positions = is_formula(node) and bool(node.shape)
@@ -20,7 +20,7 @@ def is_bare(node: Node) -> bool:
 
 
 def alone(node: Node, lines: Lines = ()) -> Node:
-    """Wraps one op in a fusion group. `lines` are its source lines."""
+    """Wraps one op in a fusion group of its own. `lines` are the op's source lines."""
     b = Builder()
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
     if node.op == "argreduce":
@@ -34,7 +34,9 @@ def alone(node: Node, lines: Lines = ()) -> Node:
 
 
 def group_of(node: Node, lines: Lines = ()) -> Node | None:
-    """Returns a group itself, a contraction wrapped in a group, or None for all other nodes."""
+    """Returns a group node itself, a contraction (matmul) wrapped in a group of its own, or None
+    for all other nodes.
+    """
     if is_contraction(node):
         return alone(node, lines)
     return node if is_generated(node) else None

@@ -139,7 +139,9 @@ def _by_phase(node: Node, taps: list[int], channels: int, outs: int) -> Node:
 
 
 def _inside(x: Node, low: list[int], high: list[int]) -> Node:
-    """Crops an array: removes `low` elements from the start and `high` from the end of each axis."""
+    """Crops an array: along each axis, removes `low` elements from the start and `high` elements
+    from the end.
+    """
     if not any((*low, *high)):
         return x
     limit = tuple(static(n) - v for n, v in zip(x.shape, high, strict=True))

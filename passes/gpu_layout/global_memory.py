@@ -203,7 +203,9 @@ class GlobalMemory:
         return value if value.layout else self.tiles.broadcast(value, (), layout)
 
     def _transposed(self, access: Access, order: Sequence[int]) -> list[Node]:
-        """Returns the indices and the mask of an access for a tile whose axes are in another order."""
+        """Returns the indices and the mask of an access, with the axes of its tile in the order
+        `order`.
+        """
         parts = [*access.index, *([] if access.mask is None else [access.mask])]
         return [self.tiles.transpose(p, order).node for p in parts]
 

@@ -118,6 +118,6 @@ class Scan:
         return self._select(test, ThreadValue(other, value.layout))
 
     def _select(self, test: ThreadValue, value: ThreadValue) -> ThreadValue:
-        """Returns `value` in threads where `test` is true, and the identity of the scan in others."""
+        """Returns `value` in threads where `test` is true, and the scan's identity in others."""
         nothing = constant(identity(self.kind, value.dtype), value.dtype)
         return ThreadValue(self.tiles.b.select(test.node, value.node, nothing), value.layout)

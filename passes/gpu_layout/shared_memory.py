@@ -102,5 +102,5 @@ def vector_of(dtype: DType, share: Share, row: int) -> int:
 
 
 def vector_attr(vector: int) -> dict[str, int]:
-    """Returns the attributes of a load or store that moves `vector` elements at once; empty for 1."""
+    """Returns the attributes of a load or store of `vector` elements at once; empty for 1."""
     return {"vector": vector} if vector > 1 else {}

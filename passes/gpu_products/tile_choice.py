@@ -54,7 +54,7 @@ class Tile:
     products: int = field(default=1, compare=False)
 
     def is_shared(self, dtype: DType, gpu: Gpu) -> bool:
-        """True if the shared memory of a multiprocessor has room for two programs with this tile."""
+        """True if two programs with such a tile fit in a multiprocessor's shared memory."""
         return 2 * self.stages * self.step_bytes(dtype.bytes) <= gpu.operand_bytes
 
     def step_bytes(self, size: int) -> int:

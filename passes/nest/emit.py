@@ -280,7 +280,7 @@ class _Nest:
     def _own_space(
         self, output: Node, result: Node
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
-        """Creates loops over the axes of one result alone, which shares them with no other result."""
+        """Creates loops over the axes of one result alone; no other result shares them."""
         index = tuple(
             self.scope.axis(letter(axis), static(extent))
             for axis, extent in enumerate(result.shape)

@@ -212,9 +212,7 @@ class Scalars:
         return self.scope.cast(self.scope.cast(value, target), wide(target))
 
     def _rounded(self, value: Node, dtype: DType) -> Node:
-        """Rounds a value to a narrow float type, and converts it back to the type in which kernels
-        compute.
-        """
+        """Rounds a value to a narrow float type. Returns it in the type of computations."""
         if wide(dtype) == dtype or _is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
@@ -255,7 +253,7 @@ class Scalars:
         return self.scope.b.select(test, value, filled)
 
     def _is_read(self, node: Node) -> bool:
-        """True if a node is an array in memory, or a view (such as a reshape or transpose) of one."""
+        """True if a node is an array in memory, or a reshape or other view of one."""
         while node not in self.memory and ops.is_whole_view(node):
             node = node.args[0]
         return node in self.memory

@@ -83,8 +83,8 @@ class ProductStreams(StepLowering[Gpu]):
         return StreamPolicy(self.group, shape, self.target)
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, in which the policy fills
-        in what the user left open.
+        """Applies the loop transformations for the schedule of the group, after the policy has
+        chosen what the user did not.
         """
         policy = self.policy()
         steps = StreamSteps(policy, policy.of(self.group), made.kernel, self.target)

@@ -99,8 +99,8 @@ class RowStreams(StepLowering[Gpu]):
         return PRIVATE if walk.is_private else TWICE
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, in which the policy fills
-        in what the user left open.
+        """Applies the loop transformations for the schedule of the group, after the policy has
+        chosen what the user did not.
         """
         walk, policy = self.walk, self.policy()
         loop, schedule = policy.reduction_loop, policy.of(self.group)

@@ -388,8 +388,8 @@ class RowLowering(StepLowering[Gpu]):
         return RowPolicy(RowSpace.of(self.group), self.target)
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, in which the policy fills
-        in what the user left open.
+        """Applies the loop transformations for the schedule of the group, after the policy has
+        chosen what the user did not.
         """
         policy = self.policy()
         schedule = policy.of(self.group)

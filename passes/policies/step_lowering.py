@@ -101,7 +101,7 @@ class StepLowering(ABC, Generic[Machine]):
         return made
 
     def kernel(self) -> Node:
-        """Lowers the group. Returns the kernel node. Raises CannotTile if the group has no kernel."""
+        """Lowers the group. Returns the kernel. Raises CannotTile if the group has none."""
         return self.made().kernel
 
     def shown(self) -> Shown:

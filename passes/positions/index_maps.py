@@ -13,8 +13,8 @@ Placed = list[tuple[Node, Index]]
 
 
 def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
-    """Returns the index of each node of a body in terms of the axes of `root`, by passing indices
-    from nodes to their operands and users.
+    """Returns the index of each node that the axes of `root` determine, in terms of these axes.
+    Indices are passed from nodes to their operands and users.
 
     A result of the body is included only if the axes reach all of it: not behind a slice. Raises
     CannotTile if an op has no index map.

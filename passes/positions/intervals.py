@@ -192,7 +192,7 @@ class BlockIntervals:
         return BlockValue(make(op, [self.spread(p, axes) for p in parts]), axes)
 
     def spread(self, part: BlockValue, axes: Sequence[int]) -> Node:
-        """Broadcasts a value of blocks to exactly these axes of the space; a scalar stays a scalar."""
+        """Broadcasts a value of blocks to exactly these axes of the space; a scalar stays one."""
         if part.axes == tuple(axes) or not part.node.tensor.rank:
             return part.node
         at = tuple(i for i, a in enumerate(axes) if a in part.axes)
@@ -200,8 +200,8 @@ class BlockIntervals:
         return make("broadcast", (part.node,), {"axes": at}, hint=hint)
 
     def elements(self, part: BlockValue) -> Node:
-        """Expands a value of blocks to one for each element along the same axes: that of the
-        element's block.
+        """Expands a value of blocks to one for each element along the same axes, equal within a
+        block.
         """
         counts = [self.count(a) for a in part.axes]
         sides = [self.size if a in self.cut else 1 for a in part.axes]

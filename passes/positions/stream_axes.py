@@ -43,6 +43,7 @@ def stream_axes(stream: Node) -> StreamAxes:
     """Returns the row and column axes of a stream, computed once for its cost model, schedule and
     kernel.
 
-    Raises CannotTile.
+    Raises CannotTile if a result is as long as the streamed axis, if states have several axes of
+    columns, or if a state with columns is no matmul.
     """
     return StreamAxes(stream)

@@ -155,8 +155,8 @@ class Limits:
 
 
 def _is_free(loop: Node) -> bool:
-    """True if masks may limit the iterations of a loop: it is serial and online, and has no limits
-    yet.
+    """True if masks may shorten a loop: it is serial, runs over its whole extent, and the
+    contributions of its iterations can be combined in any grouping.
     """
     return is_associative(loop) and is_serial(loop)
 

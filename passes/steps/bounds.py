@@ -162,7 +162,8 @@ def _is_affine(place: AffineIndex) -> bool:
 
 def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
     """Rewrites an index with a quotient, `x // n + rest`, to one without it that is >= 0 for the
-    same positions: `x + n * rest`; likewise for the negative quotient. None if n is no constant.
+    same positions: `x + n * rest`; likewise for the negative quotient. None for other terms, and if
+    n is no constant or x may be negative.
     """
     if not (divides(term) and is_number(term.args[1]) and abs(place.terms[term]) == 1):
         return None

@@ -146,7 +146,7 @@ def _goes_on(held: Node, new: Node) -> bool:
 
 
 def masked(node: Node, test: Node) -> Node:
-    """Adds a condition to the mask of a load or a store; other nodes stay."""
+    """Returns a load or a store with the condition `test` added to its mask."""
     index, mask, other = access_parts(node)
     both = test if mask is None else make("and", (mask, test))
     first = node.args[: 1 if is_load(node) else 2]
@@ -170,8 +170,8 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
 
 
 def _is_zero(part: Node, test: Node) -> bool:
-    """True if a value is 0 wherever the condition `test` is false, because it is a product with a
-    load that `test` masks.
+    """True if a value is 0 wherever the condition `test` is false: it is a load that `test` masks,
+    or a product of such loads.
     """
     while converts(part):
         (part,) = part.args

@@ -39,8 +39,8 @@ class LoopProduct:
     places: tuple[ReadAxis, ...] = ()
 
     def replaced(self, start: Node, is_narrow: bool) -> Node:
-        """Builds the replacement of the loop: the `dot` added to `start`, or the memory in which it
-        is stored.
+        """Builds the replacement of the loop: the `dot`, or the memory `start` after the `dot` is
+        stored in it.
 
         Args:
             start: the initial value of what the loop carries.

@@ -176,23 +176,21 @@ def along(name: str, extent: int, like: Node) -> Node:
 
 
 def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
-    """Creates new variables for carried values, with the types of `variables` and unused names like
-    theirs.
-    """
+    """Creates new variables for carried values, with the types of `variables` and unused names."""
     hints = [re.sub(r"(_\d+)+$", "", str(v.attrs["name"])) for v in variables]
     own = [names.own(hint) for hint in hints]
     return [Node("var", (), {"name": n}, v.type) for n, v in zip(own, variables, strict=True)]
 
 
 def is_constant(node: Node, value: float) -> bool:
-    """True if a node is a constant with this value, or a broadcast of one."""
+    """True if a node is a constant of this value, or a broadcast of one."""
     if repeats(node):
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value
 
 
 def spread_like(value: Node, like: Node) -> Node:
-    """Broadcasts a number to the shape of `like`; returns the number itself if `like` is a scalar."""
+    """Broadcasts a number to the shape of `like`; returns the number if `like` is a scalar."""
     if value.tensor.rank or not like.tensor.rank:
         return value
     hint = TensorType(value.dtype, like.shape, "tile")

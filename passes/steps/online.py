@@ -109,13 +109,13 @@ def serial_like(*loops: Node) -> dict[str, object]:
 
 
 def identity_like(total: Node) -> Node:
-    """Returns the identity of the op `total`, such as 0 for an addition, with the type of `total`."""
+    """Returns the identity of the op `total`, such as 0 for an addition, with the same type."""
     none = constant(identity(KIND_OF[total.op], total.dtype), total.dtype)
     return spread_like(none, total)
 
 
 def is_none(start: Node, op: str) -> bool:
-    """True if a value is the constant that is the identity of op `op`, as 0 is of an addition."""
+    """True if a value is a constant, the identity of op `op`, as 0 is of an addition."""
     return is_constant(start, identity(KIND_OF[op], start.dtype))
 
 

@@ -28,7 +28,7 @@ MOST = 4096  # values; more code would not fit in the instruction cache
 
 
 def why_too_many(loop: Node, copies: int) -> str:
-    """Returns why so many copies of a loop's body would have too many values; "" if they would not."""
+    """Returns why so many copies of a loop's body have too many values; "" if they do not."""
     values = copies * len(loop.blocks[0].all_nodes)
     return f"{values} values in all copies, the most is {MOST}" if values > MOST else ""
 

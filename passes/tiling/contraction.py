@@ -148,7 +148,8 @@ def _tables(
 
 def split_dot(group: Node) -> tuple[Node, Node]:
     """Splits a group into its dot alone, for a library call, and a group that computes everything
-    else.
+    else. Raises CannotTile if an operand of the dot is computed in the group, or the dot is a
+    result.
     """
     body = group.blocks[0]
     (dot,) = contractions(body.nodes)

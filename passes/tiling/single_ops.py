@@ -11,7 +11,9 @@ from stack.rewrite.log import Lines
 
 
 def is_bare(node: Node) -> bool:
-    """True if an op is not in any fusion group, and a kernel can compute it."""
+    """True if a node is a single op that a kernel can compute, such as an elementwise op, a
+    reduction or a contraction; False for fusion groups and aliases.
+    """
     if not isinstance(node.type, TensorType) or is_alias(node):
         return False
     is_positions = is_formula(node) and bool(node.shape)

@@ -41,7 +41,7 @@ def column(
 
 
 def fit(columns: Sequence[Column], width: int, drop: Sequence[int]) -> dict[int, int]:
-    """Selects the columns that fit into `width` characters, and maps their positions to widths.
+    """Selects the table columns that fit into `width` characters; maps their positions to widths.
 
     First hides columns of `drop`, in this order, until the others have their comfortable width.
     Then hides others from the right, but never the first, until their least widths fit. Finally,

@@ -29,7 +29,11 @@ def check_repeatable(captured: Captured) -> None:
 
 
 def _drawn(func: Func) -> list[Node]:
-    """Returns the ops with side effects whose value is a result, or read by another kind of op."""
+    """Returns the nodes with side effects, such as random draws, whose values affect the program.
+
+    Those are values that are results of the function, or that a node without side effects reads.
+    Tokens, which only order side effects, do not count.
+    """
     nodes = walk(func)
     own = [n for n in nodes if not _is_token(n)]
     read = {d for n in own if "effect" not in n.attrs for d in deps(n)}

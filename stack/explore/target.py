@@ -40,7 +40,7 @@ class ExampleCall:
 
 @dataclass(frozen=True)
 class IRText:
-    """A function that was read from text."""
+    """A function parsed from a file of IR text, as the target of a command."""
 
     spec: str
     func: Func

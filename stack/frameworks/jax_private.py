@@ -61,7 +61,7 @@ def gamma_of_words(impl: Any, words: Any, alpha: Any, log_space: bool) -> Any:
 
 
 def threefry_rounds(*words: Any) -> Any:
-    """Computes the Threefry generator with its rounds written out, without a loop."""
+    """Computes JAX's Threefry generator with its rounds unrolled instead of in a loop."""
     return _threefry2x32_lowering(*words, use_rolled_loops=False)
 
 

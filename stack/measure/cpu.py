@@ -18,7 +18,7 @@ QUICK_COLD_PEERS = "inductor,xla"
 
 
 def cpu_cases(quick: bool = False) -> list[Case]:
-    """Returns all cases; `quick` uses only peers that compile in seconds."""
+    """Returns all cases of the CPU suite; with `quick`, only peers that compile in seconds."""
     return [
         *_blocks(quick),
         *_attention(),
@@ -48,7 +48,7 @@ def _blocks(quick: bool) -> list[Case]:
 
 
 def _attention() -> list[Case]:
-    """Attention from plain matmuls and a softmax, and as the framework's own call."""
+    """Returns the attention cases: from matmuls and a softmax, and as the framework's own call."""
     return [
         Case(
             "C2",

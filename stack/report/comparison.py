@@ -94,7 +94,7 @@ def _by_line(report: Report, index: Index) -> Html:
 
 
 def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
-    """Returns the cell of one source line for one system.
+    """Returns the table cell with the kernels of one system for one source line.
 
     It has links to the generated `kernels` of the line, then one text with its library calls.
     """

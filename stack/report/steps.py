@@ -41,7 +41,10 @@ def _kernel(number: int, kernel: KernelSteps) -> Html:
 
 
 def marked(before: str, after: str) -> Html:
-    """Marks the words of `after` that `before` does not have there; none if `before` is empty."""
+    """Highlights the words that were added or changed from the text `before` to `after`, as HTML.
+
+    Highlights none if `before` is empty.
+    """
     if not before:
         return escaped(after)
     old, new = _WORD.findall(before), _WORD.findall(after)

@@ -104,7 +104,7 @@ def add(subparsers: common.Subparsers) -> None:
 def run_where(args: argparse.Namespace) -> int:
     """Prints the nodes of each stage, and the kernels, that come from the argument WHAT.
 
-    WHAT names a source line, module, node or kernel. Without it, prints what became of each op of
+    WHAT names a source line, module, node or kernel. Without it, prints the outcome of each op of
     the program.
     """
     run = load_run(args.saved)

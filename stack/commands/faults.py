@@ -194,7 +194,7 @@ def _wrong_result(func: Func, backend: str) -> str:
 
 
 def run_repro(args: argparse.Namespace) -> int:
-    """Prints a function with the command that runs it."""
+    """Prints the function of a saved run, or of one of its kernels, with a command to run it."""
     run = load_run(args.saved)
     backend = str(run.manifest["backend"]) or DEFAULT_BACKEND
     func, stage = alone(run, args.kernel) if args.kernel else (run.func("imported"), "imported")

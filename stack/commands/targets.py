@@ -104,7 +104,7 @@ class Number(NamedTuple):
 
 
 def rows_of(target: Target) -> list[list[Any]]:
-    """Returns the numbers of a target as table rows, its tile sizes and thresholds last."""
+    """Returns the numbers of a target machine as table rows, tile sizes and thresholds last."""
     return [
         [key, shown(found.value), found.unit, found.meaning, found.source]
         for key, found in {**_numbers(target), **_tuning(target)}.items()

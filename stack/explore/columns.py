@@ -31,7 +31,10 @@ class Column:
 def column(
     head: str, cells: Sequence[str], is_first: bool, is_number: bool, is_prose: bool
 ) -> Column:
-    """Computes the widths of a column from its head and its cells; the head is never cut."""
+    """Computes the width limits of a table column from its head and its cells.
+
+    The head is never cut.
+    """
     natural = max(map(len, (head, *cells)))
     if is_number:
         return Column(natural, natural, natural, is_number=True)

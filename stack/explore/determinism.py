@@ -41,7 +41,10 @@ def _drawn(func: Func) -> list[Node]:
 
 
 def _is_token(node: Node) -> bool:
-    """True if a value is an op's token, its last result, which only orders side effects."""
+    """True if a node is the token of an op with side effects, which only orders these.
+
+    The token is the last result of such an op.
+    """
     made = maker(node)
     if "token" not in made.attrs:
         return False

@@ -89,7 +89,7 @@ def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
 
 
 def told(pairs: Sequence[Pair]) -> str:
-    """Formats pairs as text: the two nodes, "one kernel" or "separate kernels", and the reasons."""
+    """Formats pairs of nodes as text: names, "one kernel" or "separate kernels", and reasons."""
     lines: list[str] = []
     for a, b, pair in alike(pairs):
         state = "one kernel" if pair.is_together else "separate kernels"

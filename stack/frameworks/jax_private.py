@@ -98,7 +98,7 @@ def words_of_keys(aval: Any) -> Any:
 
 
 def weakly_typed(array: Any) -> Any:
-    """Returns an array that takes the element type of what it is combined with."""
+    """Returns a JAX array of weak type, which takes the element type of the other operand."""
     lax: Any = _lax
     return lax.lax._convert_element_type(array, weak_type=True)
 

@@ -124,10 +124,7 @@ def associative_scan(combine: Callable[..., Any], values: Any, axis: int) -> Any
 
 
 def memory_id(tensor: torch.Tensor) -> int:
-    """Returns an id of a tensor's memory, the same for all views of it.
-
-    Also works for fake tensors, which have no address.
-    """
+    """Returns an id of a tensor's memory, the same for all its views, and for fake tensors too."""
     return tensor.untyped_storage()._cdata
 
 
@@ -222,7 +219,7 @@ def duck_sizes(is_on: bool) -> AbstractContextManager[Any]:
 
 @contextmanager
 def without_dispatch() -> Generator[None]:
-    """Context in which C++ kernels make tensors, and the modes of a trace do not see it."""
+    """Context in which operators run directly in C++, unseen by the modes of a trace."""
     with _C._DisableTorchDispatch(), _C._DisablePythonDispatcher():
         yield
 
@@ -270,7 +267,7 @@ def dynamo_run_error() -> type[Exception]:
 
 
 def dynamo_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Context with Dynamo's settings; those that a release lacks are left out."""
+    """Context with the given settings of Dynamo; those that a torch release lacks are ignored."""
     from torch._dynamo import config as dynamo
 
     return dynamo.patch({name: v for name, v in values.items() if hasattr(dynamo, name)})
@@ -538,10 +535,7 @@ def whole_value(kind: Any) -> Any:
 
 
 def is_recomputed(node: Any) -> bool:
-    """True if a node of a joint graph is to be recomputed in the backward pass.
-
-    Such a node is in a region of the program under activation checkpointing.
-    """
+    """True if a node of a joint graph lies in a checkpointed region, which backward recomputes."""
     from torch._functorch.partitioners import must_recompute
 
     return must_recompute(node)
@@ -558,7 +552,10 @@ def tag_recomputed(joint: Any) -> None:
 
 
 def cut_joint(joint: Any, saved: list[Any], results: int) -> tuple[Any, Any]:
-    """Returns torch's forward and backward graph of a joint graph cut at `saved`."""
+    """Splits a joint graph into torch's forward and backward graph.
+
+    The forward graph returns the values `saved`, which the backward graph takes.
+    """
     from torch._functorch.partitioners import _extract_fwd_bwd_modules
 
     return _extract_fwd_bwd_modules(joint, saved, saved_sym_nodes=[], num_fwd_outputs=results)

@@ -136,7 +136,7 @@ def compare(
 def measure(
     program: BenchProgram, systems: list[System], rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> Comparison:
-    """Times and checks compiled systems."""
+    """Times compiled systems in interleaved rounds, and checks their results on one program."""
     running = [s for s in systems if s.runner is not None]
     say(f"timing {len(running)} systems in {rounds} interleaved rounds")
     timings: dict[int, Timing] = {}

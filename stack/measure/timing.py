@@ -27,7 +27,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The median round."""
+        """The median over all rounds of the seconds per call."""
         return quantile(self.rounds, 0.5)
 
     @property
@@ -124,9 +124,9 @@ def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
 
 
 def _settle(system: Repeat, times: Sequence[float]) -> None:
-    """Pauses before `system` is timed, until the threads of the last one stop spinning.
+    """Pauses before `system` is timed, until the threads of the system before it stop spinning.
 
-    Then calls it once to fill the caches, unless its calls take long.
+    Then calls `system` once to fill the caches, unless its calls take long.
     """
     time.sleep(REST)
     if not times or times[-1] < SLOW / 10:

@@ -75,7 +75,8 @@ class Layout:
 def graph_of(func: Func) -> Graph:
     """Builds the graph of a function's body: a box for each group or op, an arrow for each use.
 
-    A parameter gets no box; its name is listed in the boxes that read it. Constants are not shown.
+    Parameters and constants get no boxes. `Box.reads` has the names of the parameters that a box
+    reads; constants are left out.
     """
     nodes = [n for n in func.nodes if n.op not in FREE]
     place = {n: i for i, n in enumerate(nodes)}

@@ -113,7 +113,10 @@ def _line(line: str, name: str, index: Index, kernels: Sequence[int]) -> str:
 
 
 def diff_lines(text: str) -> Html:
-    """Returns the lines of a diff; each sign repeats the meaning of the colour."""
+    """Returns the lines of a diff between two stages as HTML, coloured.
+
+    The signs + and - at their start repeat the meaning of the colours.
+    """
     kinds = {"+": "come", "-": "gone", "~": "moved", "@": "at"}
     rows = [
         tag("i", line, class_=kinds.get(line[:1]))

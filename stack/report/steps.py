@@ -14,7 +14,7 @@ _WORD = re.compile(r"\s+|[%\w.]+|.")
 
 
 def steps_section(kernels: Sequence[KernelSteps]) -> Html:
-    """Returns a slider for each kernel with schedule steps."""
+    """Returns HTML with a slider per kernel that shows the kernel after each schedule step."""
     return joined(_kernel(number, kernel) for number, kernel in enumerate(kernels))
 
 

@@ -25,7 +25,7 @@ COLD_RUNS = 2  # fresh processes per system; the first one also writes missing P
 
 
 class GpuBench:
-    """Runs the cases of the GPU suite, each in a child process, and collects their result rows."""
+    """Runs the cases of the GPU suite in a child process, and collects their result rows."""
 
     def __init__(
         self, own: str, peers: str | None, rounds: int, budget: float | None, say: Say

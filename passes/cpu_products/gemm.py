@@ -53,8 +53,8 @@ def tile_cost(rows: int, vectors: int, cpu: Cpu) -> float:
 
 
 def column_cost(vectors: int, cpu: Cpu) -> float:
-    """Returns the cost of one column in a tile that is `vectors` vectors wide, relative to the best
-    width.
+    """Returns the cost of each sum in a tile that is `vectors` vectors wide and has as many rows as
+    fit in registers, relative to the best width.
     """
 
     def cost(vectors: int) -> float:

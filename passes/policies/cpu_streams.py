@@ -132,7 +132,8 @@ class CpuStreams(StepLowering[Cpu]):
     @cached_property
     def schedule(self) -> Schedule:
         """Returns the schedule: the rows of each program, and the keys of each panel (block of the
-        streamed axis). Raises CannotTile if none is legal.
+        streamed axis). Raises CannotTile if the stream has no rows, or if the sums of one row do
+        not fit in the L2 cache.
         """
         return PanelPolicy(self.group, self.target).of(self.group)
 

@@ -153,10 +153,8 @@ class _Axes:
         self, window: Window, dim: int, named: Mapping[str, int], is_whole: bool
     ) -> None:
         """Relates a dim of an operand that is read through a window, such as an image, to the
-        result's dims that the window slides along.
-
-        The dim stays uncoalesced unless the window has a single term of stride 1.
-        """
+        result's dims that the window slides along. Unless the window has a single term of stride 1,
+        the dim is not merged with others."""
         made = [named[name] for name, _ in window.terms]
         if [by for _, by in window.terms] != [1] or window.spread != 1 or window.free:
             self.kept.update((dim, *made))

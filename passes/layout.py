@@ -107,11 +107,9 @@ def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ...], int]:
-    """Tries all plans, which are sequences of transpose rewrites. Returns the plan after which
-    transposes move the fewest bytes, and these bytes.
-
-    The search stops at the first plan that leaves at most `enough` bytes.
-    """
+    """Tries plans, which are sequences of transpose rewrites. Returns the plan after which
+    transposes move the fewest bytes, and these bytes. Stops early at a plan that leaves at most
+    `enough` bytes."""
     best: tuple[str, ...] = ()
     least: int | None = None
     for plan in _PLANS:

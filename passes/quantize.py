@@ -186,11 +186,8 @@ class _Sample:
         return {side: np.concatenate(rows) for side, rows in found.items()}
 
     def drift(self, func: Func, made_of: dict[tuple[Node, Node], str]) -> list[Note]:
-        """Runs the quantized program on some sample calls; returns one log note for each packed
-        matmul.
-
-        A note has the error of the matmul's result when all matmuls before it are quantized too.
-        """
+        """Runs the quantized program on some sample calls. Returns a log note for each packed
+        matmul: the error of its result when all matmuls before it are quantized too."""
         calls = [n for n in func.nodes if n.op == "custom"]
         after = seen(func, self.arguments[:AGAIN], calls)
         notes: list[Note] = []

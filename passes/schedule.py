@@ -145,10 +145,7 @@ class _Writer:
 
     def _given(self, node: Node, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """Returns the schedule that a user wrote for a group of these names, in a list; empty if
-        there is none.
-
-        Raises UsageError if the group's policy cannot follow it.
-        """
+        there is none. Raises UsageError if the group's policy cannot follow it."""
         is_part = names[0].endswith(PART)
         entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
         if not text or names[0] + PART in self.values:

@@ -226,7 +226,8 @@ class Propagation:
         return Conflict(tie.values[-1], key, axis, factors, f"{name} = {tie.node.op} ({lines})")
 
     def _extends(self, cell: Cell, dim: int, axes: Axes) -> bool:
-        """True if a dim may be split by `axes`, and they are more than it has."""
+        """True if `axes` extend the mesh axes that split a dim of a cell, and may: the user left
+        the dim open, the axes split nothing else of the cell, and the dim is long enough."""
         old = cell.axes[dim]
         if not cell.asked[dim].is_open or not starts_with(axes, old):
             return False

@@ -104,7 +104,8 @@ class Region:
         return found
 
     def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
-        """Returns the axes of these sizes into which an axis is split."""
+        """Returns names for the axes of these sizes into which a reshape splits axis `name`. Raises
+        Refusal if another reshape splits it differently."""
         if len(sizes) < 2:
             return (name,) * len(sizes)
         made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(len(sizes))))
@@ -116,7 +117,8 @@ class Region:
         return made
 
     def _joined(self, parts: list[str]) -> str:
-        """Returns the axis that merges others."""
+        """Returns the name of the axis into which a reshape merges the axes `parts`, and records
+        it."""
         if len(parts) < 2:
             return "".join(parts)
         known = [name for name, made in self.parts.items() if made == tuple(parts)]
@@ -125,7 +127,8 @@ class Region:
         return name
 
     def atoms(self, names: Names) -> Names:
-        """Returns names of axes, with split or merged axes replaced by their factors."""
+        """Replaces each axis that a reshape splits or merges by its parts; returns the names of the
+        resulting axes."""
         found: list[str] = []
         for name in names:
             made = self.parts.get(name)
@@ -236,7 +239,8 @@ class Region:
         self._depends.clear()
 
     def common(self, other: Region) -> list[tuple[TermValue, TermValue]]:
-        """Returns dots that both compute tile by tile along the same axis, named by each region."""
+        """Returns pairs of values, one of each region, for the dots that both regions compute tile
+        by tile along the same axis. The two values name the dot's axes as their regions do."""
         mine, theirs = self._named_dots(), other._named_dots()
         return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
@@ -381,7 +385,8 @@ class Region:
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: TermValue) -> bool:
-        """True for a dot with the axis k in one operand only: a table of rows by k."""
+        """True if only one operand of a dot has the streamed axis, so that the result is a table
+        along it."""
         try:
             return sum(v.streams for v in self.operand_values(value)) == 1
         except Refusal:

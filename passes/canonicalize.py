@@ -156,7 +156,7 @@ def same_operands(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("sub", "xor")
 def cancels(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """Rule: x - x is 0, for integers and bools only."""
+    """Rule: x - x and x ^ x are 0, for integers and bools only."""
     if node.args[0] is not node.args[1]:
         return None
     if node.dtype.kind not in "iub":

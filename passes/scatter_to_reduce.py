@@ -44,9 +44,10 @@ class ScatterToReduce(Pass):
 
 @dataclass(frozen=True)
 class _Line:
-    """A scatter index as an affine function: the slope of each axis of the updates, and the start.
+    """The index of a scatter as a clipped affine function of a position in the updates.
 
-    `low` and `high` are the bounds that it is clipped to, if any.
+    `slopes`: the coefficient of each axis; `start`: the index at position 0; `low`, `high`: the
+    bounds to which it is clipped, or None.
     """
 
     slopes: Mapping[str, int]
@@ -76,11 +77,9 @@ class _Line:
         return _Line(self.slopes, self.start + by, low, high)
 
     def along(self, name: str) -> _Line:
-        """Solves the line for the position along axis `name`.
-
-        Returns that position as a function of the positions along the other axes; the caller adds
-        the term of the given index.
-        """
+        """Solves index = line(position) for the position along axis `name`, whose slope is 1 or -1.
+        Returns its affine function of the other axes, without the term of the index, which the
+        caller adds."""
         s = self.slopes[name]
         others = {n: -s * c for n, c in self.slopes.items() if n != name}
         return _Line(others, -s * self.start)

@@ -148,7 +148,7 @@ class CellGraph:
         return self.cells[self._root(value)]
 
     def block(self, path: Path) -> Block:
-        """Returns the block at a path."""
+        """Returns the block at a path, which is the nodes that lead to it."""
         return self.blocks[path]
 
     def name(self, value: CellValue) -> str:

@@ -204,8 +204,8 @@ class Chooser:
 
 def linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
     """Returns groups of operand numbers: a node is linear in the operands of a group together, so
-    it may run on their partial sums. Empty for a node that changes the element type, which rounds,
-    and for a division of integers."""
+    it may run on their partial sums. Empty for bools, for a division of integers, and for a node
+    that changes the element type, which rounds."""
     kinds = {t.dtype for t in (*node.types, *(a.tensor for a in node.args))}
     if len(kinds) != 1:
         return ()

@@ -185,7 +185,8 @@ class Propagation:
         return changed
 
     def _decided(self, tie: CellTie, order: list[FactorSplit]) -> list[FactorSplit]:
-        """Decides the first axis that two factors compete for; returns the remaining entries."""
+        """Decides the first mesh axis that two different factors of a tie compete for. Returns the
+        factor splits that do not contradict the decision; all if there is no conflict."""
         pair = next(((h, c) for h in order for c in order if rivals(h, c)), None)
         if pair is None or pair[0].factor == pair[1].factor:
             return order

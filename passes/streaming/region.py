@@ -191,7 +191,9 @@ class Region:
     # ---- collecting
 
     def add(self, reduction: Node) -> None:
-        """Adds a reduction, and the reductions that it needs, to a fixed point."""
+        """Adds a reduction over the streamed axis, and the reductions that it uses the results of
+        and shares values with, until nothing is added. Raises Refusal if one reduces another axis,
+        or there are too many."""
         found = reduced_value(reduction)
         if found is None or found[0] != self.extent:
             raise Refusal(f"{self.graph.name(reduction)} reduces another axis")
@@ -270,7 +272,7 @@ class Region:
         return {n for names in (*held, *parts, self.sizes) for n in names}
 
     def renamed(self, table: Mapping[str, str]) -> Region:
-        """Returns the same region with renamed axes."""
+        """Returns a copy of the region with its axes renamed by `table`."""
 
         def names(old: Names) -> Names:
             return tuple(table[n] for n in old)
@@ -308,7 +310,8 @@ class Region:
             self._walk(value, main=first or rank[0], dots=first)
 
     def _rank(self, value: TermValue) -> tuple[bool, int]:
-        """Ranks an operand: True if it uses other reductions, then the size of its largest dot."""
+        """Returns the sort key of an operand: True if it depends on other reductions over the axis,
+        then the elements of the largest dot that it is computed from."""
         names = value.names
         plain = tuple([n if n == K else str(names.index(n)) for n in names])
         probe = self._probe((TermValue(value.node, plain),))
@@ -334,7 +337,8 @@ class Region:
         return found
 
     def _walk(self, start: TermValue, main: bool, dots: bool) -> None:
-        """Visits the values behind a reduction's operand; for a side operand, only views."""
+        """Visits values backwards from a reduction's operand and adds them to the region. From a
+        side operand (`main` false), only views and casts are followed."""
         space = start.node.tensor.size
         pending = [start]
         seen: set[TermValue] = set()

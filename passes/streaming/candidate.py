@@ -74,8 +74,8 @@ class Candidate:
         self.region = self._collect()
 
     def _collect(self) -> Region:
-        """Returns the reductions and values of the stream. A dot whose result is in memory anyway,
-        because other nodes read it, is read from there and not recomputed."""
+        """Returns the stream's region. Dots that other nodes read from memory are not
+        recomputed."""
         while True:
             region = self._region()
             self.held |= self.early.intersection(v.node for v in region.visited)
@@ -315,8 +315,8 @@ class Candidate:
             )
 
     def _is_row(self, node: Node) -> bool:
-        """True if a value is as long as the streamed axis: the loop visits it, or it reads such a
-        value."""
+        """True if a value is as long as the streamed axis: the loop visits it, or it reads such
+        values."""
         return any(v.node is node for v in self.region.visited) or self._reads_row(node)
 
     def _reads_row(self, node: Node) -> bool:
@@ -334,8 +334,7 @@ class Candidate:
         return False
 
     def _saves_bytes(self) -> bool:
-        """True if the results of the region's dots, which stay out of memory, have more elements
-        than the operands of the dots."""
+        """True if the region's dots, which stay out of memory, are larger than their operands."""
         between = sum(_elements(d) for d in self.region.dots)
         return between > sum(_elements(a) for d in self.region.dots for a in d.args)
 

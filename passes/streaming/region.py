@@ -104,8 +104,8 @@ class Region:
         return found
 
     def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
-        """Returns names for the axes of these sizes into which a reshape splits axis `name`. Raises
-        Refusal if another reshape splits it differently."""
+        """Returns names of the axes into which a reshape splits an axis. Raises Refusal if others
+        differ."""
         if len(sizes) < 2:
             return (name,) * len(sizes)
         made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(len(sizes))))
@@ -117,8 +117,7 @@ class Region:
         return made
 
     def _joined(self, parts: list[str]) -> str:
-        """Returns the name of the axis into which a reshape merges the axes `parts`, and records
-        it."""
+        """Names and returns the axis into which a reshape merges the axes `parts`."""
         if len(parts) < 2:
             return "".join(parts)
         known = [name for name, made in self.parts.items() if made == tuple(parts)]
@@ -127,8 +126,8 @@ class Region:
         return name
 
     def atoms(self, names: Names) -> Names:
-        """Replaces each axis that a reshape splits or merges by its parts; returns the names of the
-        resulting axes."""
+        """Returns names of axes, with those that a reshape splits or merges replaced by their
+        parts."""
         found: list[str] = []
         for name in names:
             made = self.parts.get(name)
@@ -241,8 +240,8 @@ class Region:
         self._depends.clear()
 
     def common(self, other: Region) -> list[tuple[TermValue, TermValue]]:
-        """Returns pairs of values, one of each region, for the dots that both regions compute tile
-        by tile along the same axis. The two values name the dot's axes as their regions do."""
+        """Returns pairs, named by each region, of the dots that both compute tile by tile along one
+        axis."""
         mine, theirs = self._named_dots(), other._named_dots()
         return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
@@ -389,8 +388,7 @@ class Region:
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: TermValue) -> bool:
-        """True if only one operand of a dot has the streamed axis, so that the result is a table
-        along it."""
+        """True if one operand of a dot lacks the streamed axis: the result is a table along it."""
         try:
             return sum(v.streams for v in self.operand_values(value)) == 1
         except Refusal:

@@ -42,8 +42,8 @@ from stack.rewrite.splat import splat
 
 
 def wide(dtype: DType) -> DType:
-    """Returns the element type in which a stream keeps running values of this type: f32 for 16-bit
-    floats, else the same type."""
+    """Returns the type of running values of this element type: f32 for 16-bit floats, else the
+    same."""
     return F32 if dtype.is_float and dtype.bits == 16 else dtype
 
 
@@ -263,7 +263,7 @@ class Render:
         return wide(values[0].node.dtype)
 
     def spread_anchor(self, stabilizer: Stabilizer, space: Names) -> Node:
-        """Returns the node of a stabilizer (the r of a - r), broadcast to the axes `space`."""
+        """Returns the node of a stabilizer (r in a - r), broadcast to the axes `space`."""
         return self.spread(self.stabilizer(stabilizer), self.names(stabilizer.value), space)
 
     def bound(self, stabilizer: Stabilizer) -> tuple[Node, Names]:
@@ -382,8 +382,7 @@ def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
 
 
 def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
-    """True if the stabilizer is the max, min or mean of exactly the value that the term stands
-    for."""
+    """True if the stabilizer is the max, min or mean of exactly the value of the term."""
     factors = (*term.factors, *term.rows)
     alone = factors[0] if len(factors) == 1 else None
     return (

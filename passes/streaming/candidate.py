@@ -163,8 +163,8 @@ class Candidate:
         return frozenset(n for n in visited if n in after)
 
     def _needed_outside(self, region: Region) -> list[Node]:
-        """Returns the dots of a region, and values computed from them, that nodes outside of the
-        stream or results of the block need too."""
+        """Returns dots of a region, and values computed from them, that other nodes or results need
+        too."""
         inside = {v.node for v in region.visited} | set(region.members)
         own = self._virtual(region)
         if self.shared:

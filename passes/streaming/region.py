@@ -104,8 +104,8 @@ class Region:
         return found
 
     def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
-        """Returns names of the axes into which a reshape splits an axis. Raises Refusal if others
-        differ."""
+        """Returns names of the axes of these sizes into which a reshape splits axis `name`. Raises
+        Refusal if another reshape splits it differently."""
         if len(sizes) < 2:
             return (name,) * len(sizes)
         made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(len(sizes))))

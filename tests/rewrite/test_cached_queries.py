@@ -49,7 +49,7 @@ class ApartFromTanh(FusionRule):
 
 def test_neighbours_that_stay_apart_are_asked_once() -> None:
     ApartFromTanh.asked.clear()
-    rules = f"rules=[{__name__}:ApartFromTanh,-Vertical,-Rows]"
+    rules = f"rules=[{__name__}:ApartFromTanh,-VerticalFusion,-RowFusion]"
     (record,) = Pipeline(f"fuse{{epilogue=false, {rules}}}").run(parse(CHAINS)).records
     assert set(ApartFromTanh.asked.values()) == {1}
     assert len(ApartFromTanh.asked) > 4, "several rounds were needed"

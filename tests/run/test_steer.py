@@ -197,9 +197,9 @@ def test_a_rule_of_fuse_is_added_and_offered_siblings(tmp_path: Path) -> None:
 def test_a_rule_of_fuse_is_left_out() -> None:
     func = stack.parse(TEXT)
     assert sum(n.op == "fusion" for n in Pipeline("fuse").run(func).func.nodes) == 1
-    found = Pipeline("fuse{rules=[-Vertical, -Rows]}").run(func, check=True).func
+    found = Pipeline("fuse{rules=[-VerticalFusion, -RowFusion]}").run(func, check=True).func
     assert sum(n.op == "fusion" for n in found.nodes) == 2
-    with pytest.raises(UsageError, match="did you mean 'Vertical'"):
+    with pytest.raises(UsageError, match="did you mean 'VerticalFusion'"):
         Pipeline("fuse{rules=[-Vertcal]}").run(func)
     with pytest.raises(UsageError, match="neither module:Class"):
         Pipeline("fuse{rules=[Vertical]}").run(func)

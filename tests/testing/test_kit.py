@@ -91,9 +91,9 @@ def test_a_fusion_pass_is_put_where_it_can_fuse(
     run = stack.compile(TWO, passes=passes).run
     assert [k.ops for k in run.kernels] == [("exp", "neg")]
     found = run["fused"].passes
-    assert found == f"coalesce,{tmp_path / 'joined' / 'joined.py'}:Joined"
+    assert found == f"{tmp_path / 'joined' / 'joined.py'}:Joined,coalesce"
     monkeypatch.delitem(sys.modules, "plugin_joined")  # as in another process
-    (_, again) = Pipeline(found).passes
+    (again, _) = Pipeline(found).passes
     assert again.name == "joined"
 
 

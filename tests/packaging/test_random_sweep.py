@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import sweep
+import random_sweep as sweep
 
 PROGRAM = """
 import os, sys
 sys.path.insert(0, {folder!r})
-import sweep
+import random_sweep as sweep
 
 def check(seed):
     if seed == 2:

@@ -1,4 +1,4 @@
-"""Random programs by the thousand: `python tests/sweep.py KIND --seeds 0:10000 --minutes 60`.
+"""Random programs by the thousand: `python tests/random_sweep.py KIND --minutes 60`.
 
 A sweep runs the seeds of one kind in worker processes. It goes on after a wrong result, an
 exception, a timeout or the death of a worker, prints each, and ends with a count of all verdicts.

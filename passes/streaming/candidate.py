@@ -154,8 +154,7 @@ class Candidate:
         return isinstance(extent, int) and extent >= self.options.min_axis
 
     def _virtual(self, region: Region) -> frozenset[Node]:
-        """Returns values that are computed from dots of a region without the states (running
-        values), such as masked scores. The stream keeps them out of memory."""
+        """Returns values computed from a region's dots without states; they stay out of memory."""
         if not region.dots:
             return frozenset()
         visited = {v.node for v in region.visited if not region.depends(v)}

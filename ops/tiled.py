@@ -8,11 +8,13 @@ import numpy as np
 
 
 def tiles(size: int, width: int) -> Iterator[slice]:
-    """Splits an axis of `size` elements into tiles of `width`."""
+    """Yields slices of `width` elements that cover an axis of `size` elements; the last one may be
+    shorter."""
     for start in range(0, size, width):
         yield slice(start, min(start + width, size))
 
 
 def wide(x: np.ndarray) -> np.dtype:
-    """The element type of sums of `x`: its own, at least f32."""
+    """Returns the element type in which sums of `x` are computed: NumPy's common type of `x` and
+    f32."""
     return np.result_type(x.dtype, np.float32)

@@ -161,7 +161,8 @@ class _Search:
         return [trial for trial in trials if trial is not None]
 
     def _simulated(self, strategy: Strategy) -> Trial | None:
-        """Returns None if the sizes do not allow the strategy."""
+        """Simulates a program under a strategy, once: later calls return the cached trial. Returns
+        None if the sizes of the values do not allow the strategy."""
         if strategy not in self.known:
             self.known[strategy] = self._trial(strategy)
             if (made := self.known[strategy]) is not None:

@@ -65,9 +65,9 @@ class Blocks(BlockPass):
         return replace(block, changed) if changed else block
 
     def _checked(self, kernel: Node) -> Node:
-        """Returns the kernel if the backend has code for its matmuls.
+        """Returns `kernel` unchanged after a check of the types in which its matmuls accumulate.
 
-        Raises CannotTile otherwise.
+        Raises CannotTile if a matmul accumulates in a type that is not in the option `dots`.
         """
         for _, node in walk(kernel.blocks[0]):
             if is_contraction(node) and self.dots and str(node.dtype) not in self.dots:

@@ -68,7 +68,7 @@ def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
 
 @on(*_named(lambda facts: facts.commutative))
 def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Constants are the second operand of commutative ops."""
+    """Rule: swaps the operands of a commutative op if only the first one is a constant."""
     a, b = node.args
     if _is_const(a) and not _is_const(b):
         return make(node.op, (b, a))
@@ -77,7 +77,8 @@ def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on(*_named(lambda facts: math.isfinite(facts.neutral.get(1, math.inf))))
 def neutral(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """An operand that is the neutral element: x * 1, x / 1, x - 0, x + -0.0, x & true."""
+    """Rule: an op with its neutral element as second operand is its first operand: x * 1, x / 1, x
+    - 0, x + -0.0, x & true."""
     x, c = node.args
     value, wanted = splat(c), ops.algebra_of(node).neutral[1]
     if value is None or x.type != node.type or node.dtype.kind not in "iufb":
@@ -97,7 +98,7 @@ def _all_bits(dtype: DType) -> int:
 
 @on(*_named(lambda facts: facts.absorbing.get(1) == 0))
 def absorbing(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """x * 0 and x & 0 of integers and bools."""
+    """Rule: x * 0 and x & 0 are 0, for integers and bools only."""
     if splat(node.args[1]) != 0:
         return None
     if node.dtype.kind not in "iub":
@@ -149,13 +150,13 @@ def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on(*_named(lambda facts: facts.idempotent))
 def same_operands(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """max(x, x)."""
+    """Rule: an op such as max on two equal operands is that operand: max(x, x) is x."""
     return node.args[0] if node.args[0] is node.args[1] else None
 
 
 @on("sub", "xor")
 def cancels(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """x - x of integers."""
+    """Rule: x - x and x ^ x are 0, for integers and bools only."""
     if node.args[0] is not node.args[1]:
         return None
     if node.dtype.kind not in "iub":
@@ -165,7 +166,8 @@ def cancels(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 
 @on(*_named(lambda facts: facts.reflexive is not None))
 def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """x == x of integers."""
+    """Rule: a comparison of a value with itself is a known bool, for integers and bools only: x ==
+    x is true, x < x is false."""
     if node.args[0] is not node.args[1]:
         return None
     if node.args[0].dtype.kind not in "iub":
@@ -189,7 +191,8 @@ def plus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("select")
 def chosen(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A known condition, equal branches, a negated condition."""
+    """Rule: a select on a known condition, or between equal values, is the selected value; a select
+    on `not c` is one on `c` with its values swapped."""
     test, yes, no = node.args
     value = splat(test)
     if value is not None:
@@ -207,7 +210,8 @@ def _or_broadcast_any(node: Node, value: Node) -> Node | None:
 
 @on("cast")
 def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """A cast to the same type, and a cast through a type that loses nothing."""
+    """Rule: drops a cast to the same type, and the first of two casts if its type represents every
+    value of its source."""
     inner = node.args[0]
     if inner.type == node.type:
         return inner
@@ -234,7 +238,7 @@ def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("reduce")
 def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A reduction over no axes, or over axes of size 1."""
+    """Rule: a reduction over no axes is its operand; one over axes of size 1 is a reshape."""
     x = node.args[0]
     axes: tuple[int, ...] = node.attrs["axes"]
     if not axes:
@@ -263,7 +267,8 @@ def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | Why | None
 
 @on("cond")
 def known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A branch on a constant, with one result."""
+    """Rule: a branch (`cond`) with one result and a constant condition is the body that the
+    constant selects, inlined."""
     value = splat(node.args[0])
     if value is None or len(node.blocks[0].results) != 1:
         return None
@@ -273,7 +278,8 @@ def known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("item")
 def item_of_known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A branch on a constant, with several results."""
+    """Rule: one result of a branch (`cond`) with a constant condition is that result of the body
+    that the constant selects, inlined."""
     source = node.args[0]
     value = splat(source.args[0]) if source.op == "cond" else None
     if value is None:
@@ -329,7 +335,8 @@ def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None
 
 @on("reduce")
 def counts(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A count of fewer than 2^31 elements fits into 32 bits."""
+    """Rule: a sum of bools in 64-bit integers is computed in 32 bits and then widened, if it has
+    fewer than 2^31 elements."""
     inner, axes = node.args[0], [int(a) for a in node.attrs["axes"]]
     if node.attrs["kind"] != "sum" or node.dtype != I64 or not converts(inner) or not axes:
         return None

@@ -53,7 +53,8 @@ class Coalesce(BlockPass):
         return self._merged(block, log)
 
     def _filled(self, block: Block, log: Log, cpu: Cpu) -> Block:
-        """Rewrites groups that end in a short axis, so that their kernels use whole vectors."""
+        """Returns the block with groups whose last axis is shorter than a vector rewritten, so that
+        their kernels use whole vectors."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             made = with_full_vectors(node, cpu)
@@ -108,7 +109,9 @@ class _Axes:
             self._bind_stream()
 
     def _bind_stream(self) -> None:
-        """Unites the axes of states in all blocks, and of operands in the first and last block."""
+        """Unites the axes of a stream that are one axis in several of its blocks: those of each
+        state in all blocks, and those of each operand in the loop's block and the block
+        `finish`."""
         states, correct, finish = self.group.blocks
         count = len(states.results)
         for i, state in enumerate(states.results):
@@ -149,10 +152,9 @@ class _Axes:
     def _bind_window(
         self, window: Window, dim: int, named: Mapping[str, int], is_whole: bool
     ) -> None:
-        """Binds a dim that a window reads.
-
-        With unit stride, it is merged together with the result's dim.
-        """
+        """Relates a dim of an operand that is read through a window, such as an image, to the
+        result's dims that the window slides along. Unless the window has a single term of stride 1,
+        the dim is not merged with others."""
         made = [named[name] for name, _ in window.terms]
         if [by for _, by in window.terms] != [1] or window.spread != 1 or window.free:
             self.kept.update((dim, *made))
@@ -186,7 +188,8 @@ class _Axes:
         return _root(self.parents, dim)
 
     def _sides(self) -> list[int]:
-        """Returns for each dim the root of its axis, after uniting both sides of windows."""
+        """Returns for each dim the root of its axis in the union-find. Here a dim that a window
+        reads and the result's dim that the window slides along count as one axis."""
         parents = list(self.parents)
         for read, made in self.sides:
             parents[_root(parents, read)] = _root(parents, made)
@@ -236,7 +239,8 @@ class _Axes:
         return Node(group.op, args, group.attrs, type_, blocks)
 
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
-        """Returns the attributes of a node, restated for the axes that are left."""
+        """Returns the attributes of a node, such as axis numbers and window lengths, converted to
+        the axes that remain after coalescing."""
         rule = ops.rule_of(node)
         if rule is None or is_alias(node):
             return dict(node.attrs)

@@ -22,13 +22,15 @@ class BlockPass(Pass):
         return Func(func.name, self.block(func.body, log), func.level)
 
     def block(self, block: Block, log: Log) -> Block:
-        """Returns a block after this pass, with the bodies in it."""
+        """Applies the pass to the bodies of loops, branches and calls in a block, then to the
+        block."""
         changed = changed_bodies(block, lambda b: self.block(b, log))
         return self.change(replace(block, changed) if changed else block, log)
 
     @abstractmethod
     def change(self, block: Block, log: Log) -> Block:
-        """Returns a block after this pass. Its bodies are already changed."""
+        """Returns one block after the pass; the bodies of loops, branches and calls in it are
+        already changed. Subclasses implement this."""
 
 
 def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node, Replacement]:

@@ -120,6 +120,6 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
 
 
 def _is_taken(grouping: Grouping, part: Group) -> bool:
-    """True if a dot would take the part as its epilogue."""
+    """True if fusion accepts `part` as the epilogue of the group of a dot that it reads."""
     dots = [g for s in part.inputs for g in grouping.groups.get(s, ()) if g.dots]
     return any(isinstance(grouping.try_pair(g, part), Group) for g in dots)

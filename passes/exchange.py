@@ -114,7 +114,8 @@ def _iter_vars(node: Node, name: str) -> Index:
 
 
 def _source(entry: Entry) -> Entry:
-    """Returns the source behind views and float casts, and the index at which it is read."""
+    """Follows an element back through views and casts between float types. Returns the value that
+    it is read from, and its index there."""
     node, index = entry
     while ops.is_whole_view(node) or _is_rounding(node):
         index = ops.pull(node, index)[0]
@@ -123,7 +124,8 @@ def _source(entry: Entry) -> Entry:
 
 
 def _origin(node: Node) -> Node:
-    """Returns the source of a value behind views and float casts."""
+    """Follows a value back through views and casts between float types; returns the value that
+    these read."""
     while ops.is_whole_view(node) or _is_rounding(node):
         node = node.args[0]
     return node
@@ -150,7 +152,9 @@ def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:
 def _other_product(
     node: Node, weights: Entry, c: Entry, b: Entry, scope: Scope
 ) -> tuple[Node, Index] | None:
-    """Finds a matmul of `weights` and `c` with an axis for each of `b`; returns its index too."""
+    """Finds a matmul that multiplies `weights` and `c` and has the axes of `b`. Returns it with the
+    index of the element that corresponds to `b`; None if there is none, or if it depends on
+    `node`."""
     for dot in scope.nodes:
         if not is_contraction(dot) or dot.tensor.size != b[0].tensor.size:
             continue
@@ -171,7 +175,8 @@ def _other_product(
 
 
 def _unified(pattern: Index, wanted: Index) -> Mapping[str, Dim] | None:
-    """Solves for the symbols of one index that make it equal to another; None if there are none."""
+    """Returns values for the symbols of index `pattern` that make it equal to index `wanted`; None
+    if no values do."""
     known: dict[str, Dim] = {}
     for here, there in zip(pattern, wanted, strict=True):
         names = [s.name for s in symbols(here)]
@@ -242,7 +247,8 @@ def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
 
 
 def _sum_of(table: Node, like: Node, scope: Scope) -> Node | None:
-    """Finds a reduction of `table` with the axes and type of `like`, other than `like` itself."""
+    """Finds another reduction of `table` with the attributes and the type of the reduction `like`,
+    which does not depend on `like`. Returns None if there is none."""
     for user in scope.users(table):
         if is_reduction(user) and user.attrs == like.attrs and user.type == like.type:
             if user is not like and like not in topological([user]):

@@ -122,7 +122,8 @@ class _WeightValues:
         return [n for n in (*self.block.params, *self.block.nodes) if n in found]
 
     def _pays(self, value: Node, reader: Node) -> bool:
-        """True if it is profitable for a reader to read a precomputed value."""
+        """True if `reader` should read a value of weights from the results of the call that runs
+        once, instead of computing it again in each call of the program."""
         if is_input(value) or is_known(value):
             return is_contraction(reader) or _takes_it_once(reader, value)
         if lookup(reader.op).kind in FROM_MEMORY:
@@ -134,8 +135,8 @@ class _WeightValues:
         return self.block.locs.get(node, ())
 
     def told(self, node: Node) -> str:
-        """Describes for the log a value that is computed once: its bytes, and the weights that it
-        depends on."""
+        """Returns the log line for a value that the call with `once` computes: its bytes, and the
+        weights that it depends on."""
         made_of = ", ".join(self._name(n) for n in self.sources[node])
         return f"{self._name(node)}: {bytes_of(node)} bytes, computed once from {made_of}"
 

@@ -57,7 +57,7 @@ class Hoist(BlockPass):
 
 
 def _name_in(loop: Node, value: Node) -> str:
-    """Returns the name of a value in the body of a loop."""
+    """Returns the name of a value of a loop's body, for messages; its op if it has no name."""
     return loop.blocks[1].names.get(value, value.op)
 
 
@@ -93,7 +93,8 @@ def _without_unread(
 
 
 def is_made_once(value: Node) -> bool:
-    """True if a value depends on the results of a call with `once`."""
+    """True if a value depends on a call with the attribute `once`, which runs once and not in each
+    call of the program."""
     return any(runs_once(n) for n in topological([value]))
 
 
@@ -127,13 +128,15 @@ def _may_move(node: Node) -> bool:
 
 
 def _is_result(value: Node) -> bool:
-    """True if a call computes a value, and does not just return one of its arguments."""
+    """True if `value`, a result of a call, is computed by the call's body; False if the body just
+    returns one of its parameters."""
     (block,) = maker(value).blocks
     return not is_input(block.results[place_of(value)])
 
 
 def _is_free(node: Node) -> bool:
-    """True if a node costs nothing in an iteration."""
+    """True if hoisting a node saves nothing, since an iteration computes it at no cost: a value
+    known without data, a free view, an item of several results, or a broadcast."""
     return is_known(node) or is_alias(node) or is_item(node) or repeats(node)
 
 

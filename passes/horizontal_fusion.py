@@ -54,7 +54,8 @@ class HorizontalFusion(BlockPass):
             block = _put(block, found)
 
     def _find(self, block: Block, refused: set[Node]) -> list[Node]:
-        """Returns groups of one left operand, in order, none of which depends on another."""
+        """Returns the first set of groups, at most `most`, that multiply one left operand and do
+        not depend on each other; empty if there are no two such groups."""
         known: dict[object, list[Node]] = {}
         for node in block.nodes:
             key = None if node in refused else _left_operand(node)
@@ -119,7 +120,8 @@ def _left_operand(node: Node) -> object:
 
 
 def _put(block: Block, nodes: Sequence[Node]) -> Block:
-    """Returns the block with one group in place of several."""
+    """Returns the block with the matmul groups `nodes` replaced by one group that computes the
+    results of all."""
     made = side_by_side([_group(n) for n in nodes])
     changed: dict[Node, Replacement] = {}
     first = 0

@@ -87,7 +87,8 @@ class _Chooser:
         return inline_block(block, node.args, op)[0] if len(block.results) == 1 else None
 
     def result(self, node: Node, op: Builder, scope: Scope) -> Node | None:
-        """Decomposes one of several results of an operator."""
+        """Replaces one result of an operator with several results by its decomposition. Returns
+        None if the operator keeps a handwritten kernel."""
         source = node.args[0]
         if source.op != "custom" or "kernel" in source.attrs or not source.blocks:
             return None
@@ -164,7 +165,7 @@ def _single(word: str) -> tuple[Op, ...]:
 
 
 def _is_all_of(made: Op, node: Node) -> bool:
-    """True if an operator's decomposition is exactly this op."""
+    """True if the decomposition of the operator `made` is a single op, equal to `node`."""
     func = decomposed(made, tuple(a.tensor for a in node.args), ())
     (result,) = func.results
     return (result.op, result.args, result.attrs) == (node.op, func.params, node.attrs)
@@ -175,13 +176,15 @@ def _named(kernel: Kernel) -> str:
 
 
 def _groups(block: Block, device: str, target: Target) -> list[Node]:
-    """Returns the kernels that a decomposition would launch."""
+    """Runs fusion on an operator's decomposition; returns the resulting nodes that each launch a
+    kernel."""
     done = Pipeline(_GROUPS[device]).run(Func("operator", block), target=target, verify=False)
     return [n for n in done.func.nodes if n.op not in _FREE]
 
 
 def _seconds(node: Node, target: Target, share: float = 1.0) -> float:
-    """Estimates a group's time at a share of the machine's rates, with one launch."""
+    """Estimates the time of one kernel launch for `node`, a group or operator, that reaches `share`
+    of the machine's peak compute and memory rates."""
     found: Cost = cost(node)
     many = target.cores if isinstance(target, Cpu) else 1
     rate = target.bf16_rate if _is_narrow(_inside(node)) else target.f32_rate

@@ -68,7 +68,8 @@ def _later(item: Node, old: Node, axis: int, start: int) -> Node:
 
 
 def _slices_of(node: Node, scope: Scope) -> list[Node]:
-    """Returns the slices that read the results of a sort, if nothing else does; else none."""
+    """Returns the slices of a sort's results if nothing but slices reads them; empty if anything
+    else does, or the block returns one."""
     found: list[Node] = []
     for item in scope.users(node):
         users = scope.users(item)

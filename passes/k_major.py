@@ -35,7 +35,8 @@ class KMajor(Pass):
         return Func(func.name, self._block(func.body, log, frozenset(), 1), func.level)
 
     def _block(self, block: Block, log: Log, fixed: Set[Node], turns: int) -> Block:
-        """Rewrites a block that runs `turns` times; values in `fixed` are the same each time."""
+        """Transposes operands of matmuls in a block that runs `turns` times, and in the blocks of
+        its control flow. `fixed`: parameters of the block that are the same in all runs."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
@@ -53,7 +54,9 @@ class KMajor(Pass):
 
 
 def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
-    """Returns the loop-invariant parameters of a node's block, and how often the block runs."""
+    """Returns for `block`, which is a block of the control flow `node`, its loop-invariant
+    parameters, and how often it runs. Only the body of a loop with a known trip count has
+    either."""
     count = node.attrs.get("trip_count")
     if not count or block is not node.blocks[1]:
         return frozenset(), 1
@@ -61,9 +64,9 @@ def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
 
 
 def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
-    """Estimates the seconds per iteration of a transposed copy of `x`.
+    """Estimates the seconds per iteration that a transposed copy of `x` takes.
 
-    If `x` depends on loop-invariant values (`fixed`) only, one copy serves all `turns` iterations.
+    If `x` depends only on loop-invariant values (`fixed`), one copy serves all `turns` iterations.
     """
     size: Any = x.tensor.bytes
     if all(n in fixed or is_known(n) for n in topological([x]) if not n.args):

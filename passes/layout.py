@@ -86,8 +86,8 @@ class Layout(Pass):
 
 
 def _may_stand_last(conv: Node) -> bool:
-    """True if a convolution of floats may get its channels last: it does not have them yet, and is
-    not the gradient of a weight. Libraries support that layout, too."""
+    """True if the layout of a float convolution may be changed to channels last: it does not have
+    it yet, and is not the gradient of a weight. Libraries support that layout, too."""
     is_other = conv.attrs.get("channels_last") or sums_over_images(conv)
     return conv.dtype.is_float and conv.tensor.rank > 2 and not is_other
 
@@ -107,10 +107,9 @@ def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ...], int]:
-    """Returns the plan that leaves the fewest bytes of transposes, and these bytes.
-
-    The search stops at the first plan that leaves at most `enough` bytes.
-    """
+    """Tries plans, which are sequences of transpose rewrites. Returns the plan after which
+    transposes move the fewest bytes, and these bytes. Stops early at a plan that leaves at most
+    `enough` bytes."""
     best: tuple[str, ...] = ()
     least: int | None = None
     for plan in _PLANS:
@@ -162,7 +161,8 @@ def _is_overlapping(conv: Node) -> bool:
 
 
 def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:
-    """Returns the function after a plan, and its log; each step is done once and cached."""
+    """Returns the function after the rewrites of a plan, one after another, and the log. Results
+    are cached in `tried` for each prefix of a plan."""
     if plan not in tried:
         func, before = _apply(plan[:-1], tried)
         log = Log(verbose=before.verbose)
@@ -172,7 +172,8 @@ def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:
 
 
 def _takes_as_it_lies(node: Node) -> bool:
-    """True if a node reads its operands in memory order, so that a transpose must be copied."""
+    """True if a node needs its operands in row-major order, such as a matmul, a free reshape or a
+    gather. A transposed operand must then be copied first."""
     whole = ops.lookup(node.op).kind in ("contraction", "foreign")
     return whole or is_alias(node) or mixes(node) or reads_by_data(node)
 
@@ -199,7 +200,9 @@ def transposed_bytes(block: Block, by_lines: bool = False) -> int:
 
 
 def _is_reduced_across(transpose: Node, readers: Mapping[object, Sequence[Node]]) -> bool:
-    """True if a reader reduces the source's contiguous axis and keeps the transpose's last axis."""
+    """True if a reduction behind a transpose, perhaps after elementwise ops, reduces the axis that
+    is contiguous in memory and keeps the last axis of the transpose. It then reads one element per
+    cache line."""
     perm = axis_order(transpose) or ()
     last = len(perm) - 1
     along = perm.index(last)  # the contiguous axis of the source

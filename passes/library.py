@@ -48,7 +48,8 @@ class Library(BlockPass):
 
 
 def _why_group(group: Node) -> str:
-    """Returns the reason: the library is faster, or the group has no schedule."""
+    """Returns the reason why a group is left to a library: the library is faster, or no schedule
+    exists."""
     return "a library is faster" if is_given_to_library(group) else "no schedule for the group"
 
 

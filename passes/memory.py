@@ -57,7 +57,9 @@ class Memory(Pass):
         return replace(block, changed) if changed else block
 
     def _update(self, block: Block, log: Log, carried: bool) -> Block:
-        """Updates operands in place, in bodies too; a loop's body may update carried values."""
+        """Returns the block with steps that write their result over a dead operand, in nested
+        blocks too. With `carried`, the block is a loop's body, and carried values may be
+        overwritten."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
@@ -99,7 +101,8 @@ class _Uses:
                 self.owner[node] = self.results(maker(node))[place_of(node) :][:1]
 
     def results(self, node: Node) -> list[Key]:
-        """Returns the results of a step that are in the arena; none for other nodes."""
+        """Returns the results of a kernel or library step that are allocated in the arena; empty
+        for other nodes."""
         return self.owner.get(node, [])
 
     def lifetimes(self) -> dict[Key, Lifetime]:

@@ -48,7 +48,8 @@ class MixOrder(BlockPass):
             block = fused
 
     def _step(self, block: Block, log: Log) -> Block | None:
-        """Returns the block with two groups joined; None if there is no such pair."""
+        """Returns the block with the first suitable pair of row groups joined, or with each
+        recomputing the values between them. None if there is no such pair."""
         groups = [n for n in block.nodes if is_fusion(n) and n.attrs["kind"] == "reduction"]
         users = _users(block)
         for i, second in enumerate(groups):
@@ -103,7 +104,8 @@ def _has_kernel(group: Node, gpu: Gpu) -> bool:
 
 
 def _sources(group: Node) -> set[Node]:
-    """Returns the largest arrays that a group reads."""
+    """Returns those arrays of more than one axis that a group reads, perhaps through views, and
+    that have the most elements of all that it reads."""
     bases = {behind(a) for a in group.args}
     most = max((_elements(b) for b in bases), default=0)
     return {b for b in bases if _elements(b) == most and b.tensor.rank > 1}
@@ -118,7 +120,8 @@ def _shares_lines(first: Node, second: Node) -> bool:
 
 
 def _is_apart(first: Node, second: Node, users: Users) -> bool:
-    """True if a path from one group to the other contains anything but views."""
+    """True if a path from one group to the other contains a node that is neither a view nor an item
+    of several results. Joining the groups would then close a cycle."""
     for source, target in ((first, second), (second, first)):
         pending = [(u, False) for u in users.get(source, ())]
         seen: set[tuple[Node, bool]] = set()
@@ -154,7 +157,8 @@ class _Pair:
         self.body = self.b.block(self.params, [self.values[o] for o in self.outputs])
 
     def _is_needed(self, value: Node, users: Users) -> bool:
-        """True if anything but the pair reads a value, or a view of it."""
+        """True if the block returns a value of the pair, or a node outside of the pair reads it,
+        directly or through views."""
         if value in self.block.results:
             return True
         for user in users.get(value, ()):
@@ -205,7 +209,8 @@ class _Pair:
         return all(_has_kernel(maker(n), gpu) for n in made)
 
     def unfused(self) -> dict[Node, Replacement]:
-        """Returns one group for each of the two, with the other's values recomputed."""
+        """Returns replacements of the results by those of two separate groups. Each recomputes the
+        other's values that it reads."""
         first, second = self.members
         mine = [o for o in self.outputs if o is second or second in o.args]
         rest = [o for o in self.outputs if o not in mine]

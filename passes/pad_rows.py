@@ -62,7 +62,8 @@ class PadRows(BlockPass):
 
 
 def _ragged(node: Node) -> list[int]:
-    """Returns the operands that a group of one matmul reads along unaligned rows."""
+    """Returns the numbers of a matmul group's operands whose rows are not multiples of 16 bytes;
+    empty if the node is not a group with exactly one matmul."""
     group = group_of(node)
     dots = contractions(group.blocks[0].nodes) if group is not None else []
     if group is None or len(dots) != 1:
@@ -83,7 +84,8 @@ def _is_ragged(x: Node) -> bool:
 
 
 def _lost(node: Node, gpu: Gpu) -> float:
-    """Estimates the seconds that a matmul loses by unaligned rows."""
+    """Estimates the seconds that the matmul of a group takes longer because unaligned rows are read
+    element by element; 0 if the cost model cannot tile it."""
     body = _group(node).blocks[0]
     (dot,) = contractions(body.nodes)
     try:
@@ -99,7 +101,8 @@ def _copied(x: Node, gpu: Gpu) -> float:
 
 
 def _padded(x: Node) -> Node:
-    """Returns a group that copies an array into rows of whole words."""
+    """Returns a group that copies an array and pads its last axis with zeros, to a multiple of a
+    vector."""
     row: Any = x.shape[-1]
     none = (0,) * x.tensor.rank
     high = (*none[1:], -row % (VECTOR_BYTES // x.dtype.bytes))
@@ -110,7 +113,8 @@ def _padded(x: Node) -> Node:
 
 
 def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Node:
-    """Returns the group reading copies of some operands."""
+    """Returns a matmul group that reads padded copies of the operands numbered in `padded`, and
+    slices the padding off again."""
     group = _group(node)
     body = group.blocks[0]
     args, params, values = list(group.args), list(body.params), list(body.params)

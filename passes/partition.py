@@ -54,12 +54,15 @@ class Partition(Pass):
         return _cut(joint, [_as_read(joint, n) for n in kept])
 
     def _is_asked(self, name: str) -> bool:
-        """True if the program wants a value recomputed."""
+        """True if the value of this name should be recomputed in the backward pass: `recompute`
+        names it, or the option `inputs` asks for all."""
         return self.inputs or name in self.recompute
 
 
 def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
-    """Returns the values to save, by a minimum cut; keeping and recomputing each have an edge."""
+    """Returns the values that the backward pass reads from the forward pass, at the least total
+    cost: those in a minimum cut. In its network, saving and recomputing a value are one edge
+    each."""
     numbers = {node: 2 * i + 2 for i, node in enumerate(joint.open)}
     network = Network(2 * len(numbers) + 2)
     for node, at in numbers.items():
@@ -175,7 +178,8 @@ def _call(name: str, block: Block, args: Sequence[Node]) -> Node:
 
 
 def _items(call: Node, old: Sequence[Node], builder: Builder, block: Block) -> list[Node]:
-    """Returns the results of a call, with the names and source lines of the old nodes."""
+    """Returns the values that a call returns, one for each node in `old`, which they replace; they
+    take over the names and source lines. Without a tuple, that is the call itself."""
     builder.names[call] = str(call.attrs["name"])
     if len(old) == 1:
         return [call]

@@ -102,7 +102,8 @@ class _Packer:
     made_of: dict[tuple[Node, Node], str] = field(default_factory=dict[tuple[Node, Node], str])
 
     def product(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-        """Returns the operator call that replaces a matmul."""
+        """Returns a call of the quantized operator that replaces a matmul with a constant weight.
+        Returns None, or the reason, if the matmul is left as it is."""
         x, side = node.args
         source = _source(side)
         if source is None or not x.dtype.is_float or side.tensor.rank != 2:
@@ -146,11 +147,13 @@ class _Packer:
         return product
 
     def _constant(self, array: Array, x: Node) -> Node:
-        """Returns a packed operand as a constant; floats get the type of x."""
+        """Returns an array of packed weights or scales as a constant; floats get the element type
+        of the matmul's left operand `x`."""
         return constant(array, x.dtype if array.dtype.kind == "f" else dtype_of(array))
 
     def _error(self, weight: Array, product: Product, packed: Sequence[Node], x: Node) -> float:
-        """Measures the relative error of the matmul, root mean square."""
+        """Measures the error of the quantized matmul relative to the exact one, both on the
+        calibration rows: the root mean square of the difference."""
         operands = [n.attrs["value"].array for n in packed]
         rows = product.x.astype(x.dtype.numpy)
         found = self.made.decomposition(np, rows, *operands, **self.made.read({}))
@@ -175,17 +178,16 @@ class _Sample:
         return cls(arguments, products, seen(func, arguments, wanted))
 
     def given(self) -> dict[Node, Array]:
-        """Returns the input rows that each weight multiplies."""
+        """Returns for each weight the rows of left operands that it is multiplied with in the
+        sample calls."""
         found: dict[Node, list[Array]] = {}
         for node in self.products:
             found.setdefault(node.args[1], []).append(self.values[node.args[0]])
         return {side: np.concatenate(rows) for side, rows in found.items()}
 
     def drift(self, func: Func, made_of: dict[tuple[Node, Node], str]) -> list[Note]:
-        """Measures the error of each packed matmul when the matmuls before it are packed too.
-
-        Returns a note for each.
-        """
+        """Runs the quantized program on some sample calls. Returns a log note for each packed
+        matmul: the error of its result when all matmuls before it are quantized too."""
         calls = [n for n in func.nodes if n.op == "custom"]
         after = seen(func, self.arguments[:AGAIN], calls)
         notes: list[Note] = []

@@ -24,7 +24,8 @@ def recompute_values(grouping: Grouping) -> None:
 
 
 def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
-    """Tries to recompute a value in its readers; returns True if it did."""
+    """Tries to recompute `value`, a result of `group`, in all groups that read it, so that `group`
+    need not write it. Returns True if it did."""
     chain = _made_of(grouping, group, value)
     readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
     if not chain or any(not grouping.groups.get(r) or is_contraction(r) for r in readers):
@@ -58,6 +59,7 @@ def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
 
 
 def _reads_less(producer: Group, value: Node, consumers: Sequence[Group]) -> bool:
-    """True if reading the operands of a value takes fewer bytes than writing and reading it."""
+    """True if the groups `consumers` read fewer bytes of further operands to recompute a value than
+    writing it once and reading it in each of them takes."""
     read = [v for c in consumers for v in producer.inputs if v not in c.inputs]
     return sum(map(bytes_of, read)) < bytes_of(value) * (1 + len(consumers))

@@ -47,7 +47,9 @@ class Retreat(BlockPass):
     def _next(
         self, node: Node, block: Block, target: Target | None
     ) -> tuple[str, dict[Node, Replacement]]:
-        """Returns the fallback of a group, in words, and the replacements for it."""
+        """Returns the fallback of a group whose kernel the compiler refused: its description for
+        the log, and the replacements. It is the next schedule, smaller groups, or a library, in
+        this order."""
         schedule = self._schedule(node, target)
         if schedule:
             return f"schedule {schedule}", {node: Replacement(_with(node, schedule=schedule))}
@@ -108,7 +110,8 @@ def _with(node: Node, **more: object) -> Node:
 
 
 def instead(node: Node, parts: Block, block: Block) -> dict[Node, Replacement]:
-    """Returns replacements of the group's results by those of the parts."""
+    """Returns replacements of the results of the group `node` by those of `parts`, a block that
+    computes the same in smaller groups."""
     b = Builder()
     found = inline_block(parts, node.args, b)
     if not isinstance(node.type, TupleType):

@@ -44,9 +44,10 @@ class ScatterToReduce(Pass):
 
 @dataclass(frozen=True)
 class _Line:
-    """A scatter index as an affine function: the slope of each axis of the updates, and the start.
+    """The index of a scatter as a clipped affine function of a position in the updates.
 
-    `low` and `high` are the bounds that it is clipped to, if any.
+    `slopes`: the coefficient of each axis; `start`: the index at position 0; `low`, `high`: the
+    bounds to which it is clipped, or None.
     """
 
     slopes: Mapping[str, int]
@@ -76,11 +77,9 @@ class _Line:
         return _Line(self.slopes, self.start + by, low, high)
 
     def along(self, name: str) -> _Line:
-        """Solves the line for the position along axis `name`.
-
-        Returns that position as a function of the positions along the other axes; the caller adds
-        the term of the given index.
-        """
+        """Solves index = line(position) for the position along axis `name`, whose slope is 1 or -1.
+        Returns its affine function of the other axes, without the term of the index, which the
+        caller adds."""
         s = self.slopes[name]
         others = {n: -s * c for n, c in self.slopes.items() if n != name}
         return _Line(others, -s * self.start)
@@ -139,7 +138,7 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node:
-    """Returns a value padded before and after along an axis."""
+    """Returns a value with `before` and `after` elements `fill` added at both ends of an axis."""
     if before == after == 0:
         return value
     low, high = (
@@ -150,7 +149,8 @@ def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node
 
 
 def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str) -> Node:
-    """Returns a value with these axis names, reduced to the axes that the result has."""
+    """Reduces a value over those of its axes, named in `names`, that the list `result` lacks.
+    Returns it with the other axes in the order of `result`."""
     axes = tuple(i for i, n in enumerate(names) if n not in result)
     total = make("reduce", (value,), {"kind": KINDS[kind], "axes": axes}) if axes else value
     kept = [n for n in names if n in result]
@@ -159,7 +159,8 @@ def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str
 
 
 def _spread(value: Node, names: Sequence[str], wanted: Sequence[str], like: Node) -> Node:
-    """Broadcasts a value to the axes of another; its own axes may be in another order."""
+    """Broadcasts a value with axes `names`, in any order, to the axes `wanted` and the shape of
+    `like`."""
     order = sorted(range(len(names)), key=lambda i: wanted.index(names[i]))
     value = make("transpose", (value,), {"perm": tuple(order)})
     axes = tuple(wanted.index(names[i]) for i in order)
@@ -175,7 +176,8 @@ def _compared(op: str, value: Node, bound: int) -> Node:
 
 
 def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line | None:
-    """Returns an integer node as an affine function of its positions, clipped or not; else None."""
+    """Returns the index of a scatter, an integer array, as an affine function of its axes'
+    positions, perhaps with clipping bounds. None if it is no such function."""
     iter_vars = {n: symbol(n, 0, max(sizes[n] - 1, 0)) for n in names}
     found = _clipped(index, tuple(iter_vars[n] if sizes[n] > 1 else 0 for n in names))
     if found is None:
@@ -205,7 +207,8 @@ def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line 
 
 
 def _clipped(node: Node, index: Index) -> tuple[Dim, int | None, int | None] | None:
-    """Returns an integer node at an index as an expression, and its clipping bounds."""
+    """Returns the element of an integer array at an index as a symbolic expression, and its lower
+    and upper clipping bounds (None for no bound). None if it is no affine expression."""
     value = affine(node, index)
     if value is not None:
         return value, None, None

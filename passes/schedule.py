@@ -75,7 +75,8 @@ class WriteSchedules(Pass):
         return _Writer(self, log).run(func)
 
     def best(self, node: Node, target: Target | None) -> list[str]:
-        """Returns the texts of the schedules of one group, best first."""
+        """Returns up to `most` schedules of one group as texts, best first; empty if the group has
+        no scheduling policy or cannot be tiled."""
         try:
             policy = _policy(node, self.loops, target)
         except CannotTile:
@@ -133,7 +134,8 @@ class _Writer:
         return replace(block, changed) if changed else block
 
     def _policy(self, node: Node) -> Policy | None:
-        """Returns the policy of a group, one for all equal groups. Raises CannotTile."""
+        """Returns the scheduling policy of a group, cached for equal groups; None for a node
+        without one. Raises CannotTile if the group cannot be tiled."""
         if not _has_policy(node):
             return None
         key = equivalence_key(node)
@@ -142,10 +144,8 @@ class _Writer:
         return self.policies[key]
 
     def _given(self, node: Node, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
-        """Returns the schedule that a person wrote for a group of these names.
-
-        Raises UsageError.
-        """
+        """Returns the schedule that a user wrote for a group of these names, in a list; empty if
+        there is none. Raises UsageError if the group's policy cannot follow it."""
         is_part = names[0].endswith(PART)
         entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
         if not text or names[0] + PART in self.values:
@@ -227,7 +227,8 @@ def _group(node: Node) -> Node:
 
 
 def _reach(gpu: Gpu) -> str:
-    """Describes the machine numbers that the model uses, for the log."""
+    """Returns the log line with the GPU's numbers that the cost model uses, such as its compute
+    rate."""
     return (
         f"{gpu.processors} processors, {gpu.bf16_rate / 1e12:.0f} Tflop/s,"
         f" {gpu.memory_rate / 1e12:.3g} TB/s, {gpu.shared_bytes >> 10} KiB shared"

@@ -188,7 +188,8 @@ def _name_part(part: Node, node: Node, op: Builder, scope: Scope) -> None:
 
 
 def _is_stage(node: Node, scope: Scope) -> bool:
-    """True if a reduction or dot is already one stage of two."""
+    """True if a reduction or dot is already split in two stages: it feeds a reduction of the same
+    kind directly, or reads one."""
     kind = node.attrs.get("kind", "sum")
     others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
     others += [a for a in node.args if is_reduction(node) and is_reduction(a)]
@@ -227,7 +228,8 @@ def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
 
 
 def _seconds(programs: int, bytes_: float, gpu: Gpu) -> float:
-    """Estimates a stage of `programs` that each read `bytes_` bytes."""
+    """Estimates the seconds of one stage of a reduction, run by `programs` that each read `bytes_`
+    bytes."""
     full = gpu.reducers * gpu.processors
     return -(-programs // full) * bytes_ * full / gpu.memory_rate
 
@@ -255,13 +257,15 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu)
 
 
 def _candidates(extent: int, gpu: Gpu) -> list[int]:
-    """Returns candidate numbers of parts: divisors of the axis, and powers of two."""
+    """Returns the numbers of parts to try for an axis of `extent` elements: its divisors and the
+    powers of two, as far as each part is long enough; [1] if none is."""
     most = min(extent // gpu.parts.least, 4 * gpu.reducers * gpu.processors)
     return [p for p in range(1, most + 1) if extent % p == 0 or p & (p - 1) == 0] or [1]
 
 
 def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
-    """Returns the parts of each reduced axis, outer ones first; None if nothing is split."""
+    """Distributes `parts` over the reduced axes, outer axes first; returns the number of parts of
+    each axis. None if no axis would be split, or if each part would be one element."""
     found = [1] * len(sizes)
     left = parts
     for i, size in enumerate(sizes):
@@ -317,7 +321,8 @@ def _in_stages(node: Node, parts: dict[int, int]) -> Node:
 
 
 def _padded(x: Node, parts: dict[int, int], kind: str) -> Node:
-    """Pads an array so that axes are multiples of their parts."""
+    """Pads an array with the neutral element of the reduction, so that the size of each axis is a
+    multiple of its number of parts."""
     high = [-int(s) % parts.get(a, 1) for a, s in enumerate(x.shape) if isinstance(s, int)]
     if not any(high):
         return x

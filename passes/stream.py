@@ -78,7 +78,8 @@ class Stream(Pass):
         return done[block]
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
-        """Returns the block with one more stream, the last possible one, or several at once."""
+        """Returns the block with one more stream, for the last reduction that can end one, or with
+        several streams that share dots. None if there is no further stream."""
         for sink in reversed(graph.nodes):
             found = reduced_value(sink)
             if sink in refused or found is None or found[0] in (0, 1):
@@ -108,7 +109,8 @@ class Stream(Pass):
         return None
 
     def _together(self, graph: Graph, sink: Node, log: Log) -> Block | None:
-        """Builds several streams that share dots, each of which recomputes them."""
+        """Builds one stream after another for the reductions that end the same dots as `sink`; each
+        stream recomputes these dots. Returns the block, or None if one of them cannot be built."""
         name, source = graph.name(sink), graph.lines([sink])
         dots, last = self._closed(graph, sink)
         if dots and not last:

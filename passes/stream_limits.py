@@ -111,7 +111,9 @@ def _source(node: Node, index: Index) -> tuple[Node, Index]:
 def _on_axes(
     select: Node, shows: bool, source: Node, place: Index, index: Index
 ) -> StreamMask | None:
-    """Returns the mask if each axis of its source is an axis of the select; else None."""
+    """Returns a stream's select as a mask. None if an axis of the condition's source does not
+    correspond to one axis of the select, or if the source does not have exactly one streamed axis
+    and another one."""
     place = tuple(d for d in place if d != 0)
     if not all(symbols(d) and d in index for d in place):
         return None
@@ -137,7 +139,8 @@ def _is_data(source: Node, place: Index) -> bool:
 
 
 def _is_told(comparison: Node, place: Index) -> bool:
-    """True if step `bound` derives from the comparison itself what it hides."""
+    """True if step `bound` finds the hidden iterations from this comparison alone: both sides are
+    affine in positions, or it has a limit that is read as data."""
     if data_limit(comparison, place, True) is not None:
         return True
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
@@ -165,7 +168,9 @@ def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
 
 
 def _limited(stream: Node, mask: StreamMask, intervals: BlockIntervals, span: Span) -> Node:
-    """Returns the stream with the visible blocks as arguments."""
+    """Returns the stream with three more arguments: the first and the end of the visible blocks of
+    each row of blocks, and the blocks that are fully visible. The mask's condition compares with
+    them."""
     can, must = span[::-1] if mask.shows else (intervals.apply("not", p) for p in span)
     axes = tuple(range(len(mask.at)))
     can, must = (BlockValue(intervals.spread(p, axes), axes) for p in (can, must))
@@ -194,7 +199,8 @@ def _limited(stream: Node, mask: StreamMask, intervals: BlockIntervals, span: Sp
 def _condition(
     mask: StreamMask, intervals: BlockIntervals, first: Node, last: Node, must: Node
 ) -> Node:
-    """Returns the condition of a stream, combined with what is known of blocks."""
+    """Returns the mask's condition, combined with the block limits: elements of blocks outside of
+    `first` to `last` are hidden, and those of blocks in `must` are visible without the test."""
     shape = mask.select.shape
 
     def wide(node: Node, axes: tuple[int, ...]) -> Node:

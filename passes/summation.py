@@ -34,7 +34,8 @@ def added(kind: object, block: Block, least: int) -> dict[int, Node]:
 
 
 def _uses(block: Block, node: Node) -> int:
-    """Counts the uses of a node as an operand or a result; 1 for a sum that nothing else reads."""
+    """Counts how often the block or its direct inner blocks use a node, as an operand or as a
+    result. The count is 1 if only the next iteration reads a carried sum."""
     inner = [r for n in block.nodes for b in n.blocks for r in b.results]
     operands = [a for n in block.nodes for a in n.args]
     return sum(a is node for a in (*operands, *inner, *block.results))

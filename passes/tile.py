@@ -91,7 +91,8 @@ class Tile(BlockPass):
         return with_lines(tile_group(group, log.cpu))
 
     def _tell(self, dot: Node, name: str, log: Log) -> None:
-        """Log the tile of a matmul, and its instruction or registers."""
+        """Logs the size of a matmul's tile of sums, and the matrix instruction that computes it or
+        the number of registers that it takes."""
         cpu, shape = log.cpu, " x ".join(map(str, dot.shape))
         mma = tile_mma(dot, cpu)
         if mma is not None:
@@ -101,7 +102,9 @@ class Tile(BlockPass):
         log.note(f"{name}: {shape} sums in {vectors} of {cpu.registers} registers")
 
     def _without_dot(self, group: Node, log: Log) -> Node | None:
-        """Returns the kernel of the ops after a dot, if the dot is left to a library."""
+        """Returns the kernel of the ops that follow a group's dot, while the dot itself is left to
+        a library. None if the group is not a matmul with an epilogue, or if these ops cannot be
+        tiled."""
         if group.attrs.get("kind") != "gemm":
             return None
         try:
@@ -111,7 +114,8 @@ class Tile(BlockPass):
 
 
 def note_width(group: Node, log: Log) -> None:
-    """States that a kernel keeps 16-bit floats in f32 between its ops."""
+    """Records in the log that a kernel keeps 16-bit floats in f32 between its ops, if the group has
+    any."""
     if any(t.dtype in (F16, BF16) for _, n in walk(group.blocks[0]) for t in n.types):
         log.allow(WIDER)
 

@@ -48,8 +48,8 @@ def trip_count(loop: Node) -> int | None:
 
 
 def counter(loop: Node) -> int | None:
-    """Returns the number of the carried value that counts the iterations of a loop from 0 by 1;
-    None if there is none."""
+    """Returns the number of a loop's carried value that starts at 0 and grows by 1 in each
+    iteration; None if there is none."""
     body = loop.blocks[1]
     slots = zip(loop.args, body.params, body.results, strict=True)
     found = (i for i, (a, p, r) in enumerate(slots) if _number(a) == 0 and _step(r, p) == 1)

@@ -142,7 +142,8 @@ def gathered(np: Any, pool: Any, table: Any, lengths: Any) -> Any:
 
 
 def rotated(np: Any, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    """Rotates pairs among the first features of `x [..., h, s, d]` by an angle."""
+    """Rotates pairs among the first features of `x [..., h, s, d]`, by angles given as cosines and
+    sines. Raises RuleError if d is odd or has fewer pairs than `cos`."""
     d, half = x.shape[-1], cos.shape[-1]
     if d % 2:
         raise RuleError(f"'x' has heads of {d} features: rotated pairs need an even number")

@@ -40,7 +40,8 @@ QUERIES = {64: Config(64, 64, 4, 3), 128: Config(128, 64, 8, 3)}
 def row_kernel(
     out_ptr, told_ptr, told_lse_ptr, row_ptr, count, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Computes D = sum(told * out) - told_lse for some rows."""
+    """Computes D = sum(told * out) - told_lse for some rows: `told` and `told_lse` are the
+    gradients of the result `out` and of the log-sum-exp."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < count
     places = rows[:, None].to(tl.int64) * WIDTH + tl.arange(0, WIDTH)[None, :]

@@ -73,7 +73,8 @@ def _tiles_of_queries(work, tiles, heads, CAUSAL: gl.constexpr, PAIRS: gl.conste
 
 @gluon.jit
 def _tiles_of_keys(tile, length, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr):
-    """The number of key tiles that a tile of queries sees."""
+    """Returns the number of key tiles that a tile of queries sees: all, or with CAUSAL those that
+    do not begin after its last query."""
     return gl.cdiv(gl.minimum((tile + 1) * ROWS, length) if CAUSAL else length, COLUMNS)
 
 
@@ -103,7 +104,8 @@ def _load(
 
 @gluon.jit
 def _ask(q, keys):
-    """Issue the matmul for the scores of 64 queries and a tile of keys."""
+    """Issues the asynchronous matmul q keys^T, the scores of 64 queries and a tile of 128 keys;
+    returns its result, which must be waited for."""
     score: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     none = gl.zeros([64, 128], gl.float32, score)
     return warpgroup_mma(q, keys.permute((1, 0)), none, use_acc=False, is_async=True)

@@ -40,7 +40,8 @@ def _walk(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Update the running sum, maximum and output with the keys from `begin` to `end`."""
+    """Processes the keys from `begin` to `end` for one tile of queries. Returns the updated
+    unnormalized output, sum of weights and maximum score of each query."""
     for start in tl.range(begin, end, COLUMNS):  # pyright: ignore
         k = k_desc.load([group, start, 0]).reshape(COLUMNS, WIDTH)
         scores = tl.dot(q, k.T)

@@ -57,7 +57,8 @@ def split_kernel(
     q_desc, q_rope_desc, latent_desc, rope_desc, out_ptr, lse_ptr, scale, heads, keys,
     SPLITS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Computes some heads, for one part of the keys of one sequence. `scale` includes log2(e)."""
+    """Computes attention of a tile of heads to one part of the keys of one sequence; `merge_kernel`
+    combines the parts. `scale` includes log2(e)."""
     kind: gl.constexpr = q_desc.dtype
     ROWS: gl.constexpr = q_desc.block_type.shape[1]
     WIDTH: gl.constexpr = q_desc.block_type.shape[2]

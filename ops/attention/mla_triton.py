@@ -30,7 +30,8 @@ def split_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, ROPE: tl.constexpr,
     SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Computes some heads, for one part of the keys of one sequence. `scale` includes log2(e)."""
+    """Computes attention of a tile of heads to one part of the keys of one sequence; `merge_kernel`
+    combines the parts. `scale` includes log2(e)."""
     part, tile, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     share = tl.cdiv(tl.cdiv(keys, SPLITS), COLUMNS) * COLUMNS
     row = tile * ROWS + tl.arange(0, ROWS)

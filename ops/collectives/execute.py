@@ -140,7 +140,7 @@ def _rows(buffer: Tensor, slots: Sequence[int]) -> Tensor:
 
 
 def _runs(slots: Sequence[int]) -> list[slice]:
-    """Merges contiguous slots to slices."""
+    """Merges adjacent slot numbers to slices of the buffer, in the given order."""
     found: list[slice] = []
     for slot in slots:
         if found and found[-1].stop == slot:

@@ -46,7 +46,8 @@ WAYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 def predicted(
     collective: str, ranks: int, size: int, links: Mapping[str, Link] = LINKS
 ) -> dict[str, float]:
-    """Predicted seconds of each way to do a collective of `size` bytes per rank, fastest first."""
+    """Returns the predicted seconds of each way of `WAYS` to do a collective of `size` input bytes
+    per rank, fastest first. Way "push" is left out if a rank would push too many bytes."""
     found = {
         way: Network(links[link]).seconds(build(collective, schedule, ranks), size)
         for way, (link, schedule) in WAYS[collective].items()
@@ -292,5 +293,5 @@ def _unit(x: Tensor, part: int, lane: int, norm: Any) -> tuple[int, dict[str, in
 
 
 def _power(count: int) -> int:
-    """The next power of two."""
+    """Returns the least power of two that is at least `count`."""
     return 1 << max(count - 1, 0).bit_length()

@@ -136,10 +136,8 @@ def _publish(
 
 @triton.jit
 def _sum(x, data, place, seen, begin, RANK: tl.constexpr, WORLD: tl.constexpr):
-    """Returns the sum over all ranks at some offsets, in f32.
-
-    It is added in the order of the ranks, so that all of them get the same bits.
-    """
+    """Returns the sum over all ranks of their inputs at the offsets `place`, in f32. It is added in
+    the order of the ranks, so that all of them get the same bits."""
     kind = tl.pointer_type(x.dtype.element_ty)
     total = tl.zeros(place.shape, tl.float32)
     for peer in tl.static_range(WORLD):  # pyright: ignore
@@ -248,7 +246,8 @@ def _come(place, seen, turn, failed, patience):
 
 @triton.jit
 def _elements(bits, kind: tl.constexpr):
-    """Unpacks the elements of 32-bit words."""
+    """Unpacks 32-bit words to f32: one 32-bit element per word, or two 16-bit ones, the low half
+    first."""
     if kind.primitive_bitwidth == 32:  # pyright: ignore
         return bits.to(kind, bitcast=True).to(tl.float32)
     else:

@@ -194,7 +194,8 @@ MEANINGS: dict[str, Callable[[Schedule, int, int], frozenset[Contribution]]] = {
 def embedded(
     schedule: Schedule, ranks: Sequence[int], slots: Sequence[Sequence[int]]
 ) -> tuple[Step, ...]:
-    """The steps of a schedule on a subset of ranks; each slot becomes several slots."""
+    """Returns the steps of a schedule for a subset of the ranks of a larger one: rank i becomes
+    `ranks[i]`, and slot i becomes the slots `slots[i]`."""
 
     def spread(found: Sequence[int]) -> tuple[int, ...]:
         return tuple(s for slot in found for s in slots[slot])
@@ -209,7 +210,8 @@ def embedded(
 
 
 def together(parts: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
-    """Merges steps that are independent, so that they run concurrently."""
+    """Merges independent sequences of steps: step i of the result has the messages of step i of
+    each, which run concurrently."""
     return tuple(
         tuple(t for step in steps for t in step) for steps in zip_longest(*parts, fillvalue=())
     )

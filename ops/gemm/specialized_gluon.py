@@ -226,7 +226,8 @@ def _multiply(
 
 @gluon.jit
 def _store(y_desc, out, sums, row, column):
-    """Starts storing a tile of results through shared memory, once that has been read."""
+    """Starts an asynchronous store of a tile of results through the shared memory `out`, after the
+    previous store has read it."""
     tma.store_wait(0)
     barrier()
     out.store(sums.to(y_desc.dtype))
@@ -282,7 +283,8 @@ def product_kernel(
 
 @triton.jit
 def sum_kernel(parts_ptr, y_ptr, count, stride, splits, SIZE: tl.constexpr):
-    """Adds `splits` arrays, which are `stride` elements apart, in order."""
+    """Adds `splits` partial results in f32, in order, and stores the sum; they are `stride`
+    elements apart."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     sums = tl.zeros([SIZE], tl.float32)
     for i in range(splits):
@@ -340,6 +342,7 @@ def product(
 
 
 def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A TMA descriptor of tiles of a matrix."""
+    """Returns the TMA descriptor by which a kernel loads or stores tiles of `rows` x `columns` of a
+    matrix."""
     layout = gl.NVMMASharedLayout(128, 8 * tensor.element_size(), 2)
     return TensorDescriptor.from_tensor(tensor, [rows, columns], layout)

@@ -16,7 +16,8 @@ __all__ = ["linear", "multi", "qlora"]
 
 
 def _low_rank(np: Any, x: Any, a: Any, b: Any, scale: float) -> Any:
-    """scale (x a^T) b^T for rows of x, in at least f32."""
+    """Returns scale (x a^T) b^T for rows of x. Sums are in at least f32; x a^T is rounded to the
+    type of x."""
     wide = np.result_type(x, np.float32)
     inner = np.matmul(x, a.swapaxes(0, 1), dtype=wide).astype(x.dtype)
     return np.matmul(inner, b.swapaxes(0, 1), dtype=wide) * scale

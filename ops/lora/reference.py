@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def linear(x: Array, weight: Array, a: Array, b: Array, *, scale: float) -> Array:
-    """Computes r numbers per row between a and b."""
+    """Computes x a^T first, r numbers per row, and multiplies that with b^T."""
     wide = np.result_type(x.dtype, np.float32)
     x, weight, a, b, kind = *(v.astype(wide) for v in (x, weight, a, b)), x.dtype
     inner = (x @ a.T).astype(kind).astype(wide)

@@ -15,7 +15,8 @@ def after(np: Any, ends: Any) -> Any:
 
 
 def scattered(np: Any, x: Any, places: Any, rows: Any, kind: str) -> Any:
-    """`x` with rows "set" or "add"ed at indices of its first axis."""
+    """Returns a copy of `x` with `rows` written (kind "set") or added (kind "add") at the indices
+    `places` of its first axis."""
     if isinstance(np, Namespace):
         rest = " ".join("abc"[: x.ndim - 1])
         rule = f"v! {rest}, n, n {rest} -> v! {rest}"

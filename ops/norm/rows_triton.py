@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 @triton.jit
 def rms_norm_kernel(x_ptr, w_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
-    """Normalizes one row."""
+    """Computes the RMSNorm of one row of x, times the weight, in f32."""
     columns = tl.arange(0, COLUMNS)
     inside = columns < size
     start = tl.program_id(0).to(tl.int64) * size
@@ -46,7 +46,7 @@ def add_rms_norm_kernel(
 
 @triton.jit
 def layer_norm_kernel(x_ptr, w_ptr, b_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
-    """Normalizes one row."""
+    """Computes the LayerNorm of one row of x, times the weight plus the bias, in f32."""
     columns = tl.arange(0, COLUMNS)
     inside = columns < size
     start = tl.program_id(0).to(tl.int64) * size

@@ -42,7 +42,8 @@ def _scaled(np: Any, x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> An
 
 
 def _codes(np: Any, x: Any, scale: Any) -> Any:
-    """Rounds to the nearest integers and clamps to 8 bits."""
+    """Divides x by its scale and rounds to the nearest integers, clamped to -LARGEST to LARGEST, as
+    int8."""
     nearest = np.rint(x / scale)
     return np.maximum(np.minimum(nearest, float(LARGEST)), -float(LARGEST)).astype(np.int8)
 

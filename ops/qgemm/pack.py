@@ -56,7 +56,8 @@ def halves_of(codes: Array) -> Array:
 
 
 def words_of(codes: Array, shifts: tuple[int, ...], axis: int) -> Array:
-    """Packs eight 4-bit codes per word, along an axis."""
+    """Packs eight adjacent 4-bit codes along an axis to one int32 word; code i of a word is shifted
+    left by `shifts[i]` bits."""
     moved = np.moveaxis(codes, axis, -1).astype(np.uint32)
     words = np.zeros((*moved.shape[:-1], moved.shape[-1] // 8), np.uint32)
     for place, shift in enumerate(shifts):
@@ -97,7 +98,8 @@ class Grid:
 
 
 def _integers(lowest: int, largest: int, store: Callable[..., Arrays], **options: Any) -> Grid:
-    """Codes from `lowest`, times a scale that maps a group's absolute maximum to `largest`."""
+    """Returns a grid of integer codes from `lowest` to `largest`, times a scale per group that maps
+    the group's absolute maximum to `largest`."""
     return Grid(
         lambda held: (steps(held, largest),),
         lambda x, scale: np.clip(np.rint(x / scale), lowest, largest),
@@ -108,7 +110,8 @@ def _integers(lowest: int, largest: int, store: Callable[..., Arrays], **options
 
 
 def _from_zero(store: Callable[..., Arrays], lowest: int = 0) -> Grid:
-    """Codes from 0 to 15 with a zero point, which is at least `lowest`."""
+    """Returns a grid of codes from 0 to 15, with a scale and a zero point of at least `lowest` per
+    group: weight = (code - zero point) * scale."""
 
     def fit(held: Array) -> Arrays:
         least = np.minimum(held.min(-1), 0)

@@ -78,7 +78,8 @@ def fp8_block(
 
 
 def _by_group(x: Array, groups: int, codes: Array, scales: Array) -> Array:
-    """Sums one group at a time, and applies its scale to the sum."""
+    """Multiplies x with integer codes one group of k at a time, and each group's sum with the
+    group's scale."""
     wide = np.result_type(x.dtype, np.float32)
     size = x.shape[-1] // groups
     out = np.zeros((*x.shape[:-1], len(codes)), wide)
@@ -170,7 +171,8 @@ def sparse24(x: Array, values: Array, places: Array) -> Array:
 
 
 def _by_block(x: Array, blocks: Array, size: int, decode: object) -> Array:
-    """Decodes one row of weights at a time, block by block, to f32."""
+    """Multiplies x with packed weights: decodes one row of weights at a time, in blocks of `size`
+    bytes, and rounds it to the type of x."""
     wide = np.result_type(x.dtype, np.float32)
     out = np.zeros((*x.shape[:-1], len(blocks)), wide)
     for row, held in enumerate(blocks):

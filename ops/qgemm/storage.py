@@ -75,7 +75,7 @@ def half(np: Any, pair: Any) -> Any:
 
 
 def looked_up(np: Any, values: Sequence[float], codes: Any, dtype: Any) -> Any:
-    """The numbers that codes represent, by table."""
+    """Returns the number `values[code]` for each code, in type `dtype`."""
     return np.take(np.asarray(values, dtype), codes.astype(np.int32))
 
 
@@ -134,7 +134,8 @@ def nf4(np: Any, packed: Any, absmax: Any) -> Any:
 
 
 def minifloat(np: Any, codes: Any, format: str, dtype: Any) -> Any:
-    """The numbers of a format, by code; 4-bit codes are two per byte."""
+    """Decodes codes of a narrow float format; if it has 4 bits, each byte has two codes, the first
+    in the low half."""
     made = format_named(format)
     codes = nibbles(np, codes) if made.bits == 4 else codes
     return looked_up(np, made.table, codes, dtype)

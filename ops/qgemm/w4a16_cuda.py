@@ -280,13 +280,15 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
 
 
 def zero(dtype: torch.dtype) -> float:
-    """The zero point that represents 0: the unpacked number of code 0."""
+    """Returns the number that the kernel unpacks code 0 to, before it subtracts the zero point: 128
+    for bf16, 1024 for f16."""
     return 128.0 if dtype is torch.bfloat16 else 1024.0
 
 
 @cache
 def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFunction:
-    """Compiles the kernel for `held` rows of x, a power of two."""
+    """Compiles the CUDA kernel for one element type, split of the work, storage form of weights,
+    and `held` rows of x, a power of two."""
     name, first, one = _BITS[dtype]
     numbers = torch.tensor(form.table).to(dtype).view(torch.uint16).tolist()
     words = {False: "false", True: "true"}

@@ -73,7 +73,8 @@ class Config:
 
 
 def held_of(rows: int) -> int:
-    """Rows of x in shared memory, rounded up to a power of two; each has its own kernel."""
+    """Returns `rows`, a number of rows of x, rounded up to a power of two: the kernel for that many
+    has room for them in shared memory."""
     return 1 << (rows - 1).bit_length()
 
 

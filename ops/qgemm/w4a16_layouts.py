@@ -64,7 +64,7 @@ def kept(lay: Callable[..., Laid], *stored: Tensor) -> Laid:
 
 
 def codes_of(words: Tensor, shifts: tuple[int, ...], axis: int) -> Tensor:
-    """Replaces each int32 along an axis by its eight 4-bit codes."""
+    """Unpacks each int32 along an axis to eight 4-bit codes (uint8), in the order of `shifts`."""
     parts = [(words >> shift & 15).to(torch.uint8) for shift in shifts]
     return torch.stack(parts, axis + 1).flatten(axis, axis + 1)
 
@@ -77,7 +77,8 @@ def in_words(codes: Tensor) -> Tensor:
 
 
 def steps_of(scales: Tensor, zeros: Tensor) -> Tensor:
-    """Stacks `scales [groups, n]` and zero points to `[n, groups, 2]`."""
+    """Stacks `scales [groups, n]` and zero points `[groups, n]` to `[n, groups, 2]`. The kernel's
+    number for code 0 is added to zero points."""
     raised = zeros.to(scales.dtype) + zero(scales.dtype)
     return torch.stack([scales.T, raised.T], -1)
 

@@ -55,7 +55,8 @@ class Config:
 
 @triton.jit
 def _unpacked(codes, dtype: tl.constexpr, PTX: tl.constexpr):
-    """Returns the numbers of the low and of the high 4-bit codes of bytes, as two tensors."""
+    """Converts bytes with two 4-bit codes each to two tensors of numbers, code minus 8: those of
+    the low halves, and those of the high halves."""
     if PTX:
         low, high = tl.inline_asm_elementwise(
             _TO_BF16,  # pyright: ignore

@@ -17,13 +17,15 @@ Combine = Callable[..., Values]  # (numpy, earlier values, later values) -> valu
 
 
 def gate_combine(np: Any, earlier: Values, later: Values) -> Values:
-    """Composes two maps h -> a h + b: a2 (a1 h + b1) + b2."""
+    """Composes two affine maps h -> a h + b, given as (a, b), to the map that applies `earlier`
+    first: (a1 a2, a2 b1 + b2)."""
     (a1, b1), (a2, b2) = earlier, later
     return a1 * a2, a2 * b1 + b2
 
 
 def segment_combine(np: Any, earlier: Values, later: Values) -> Values:
-    """Adds two sums; a start in the later part discards the earlier sum."""
+    """Combines two parts of a segmented sum, given as (start, sum). If the later part contains a
+    segment start, its sum alone remains."""
     (start1, sum1), (start2, sum2) = earlier, later
     return start1 | start2, np.where(start2, sum2, sum1 + sum2)
 
@@ -50,7 +52,7 @@ def blocked(np: Any, combine: Combine, values: Values, axis: int = -1) -> Values
 
 
 def _in_turn(np: Any, combine: Combine, values: Values, axis: int) -> Values:
-    """Scans sequentially along an axis, one index after another."""
+    """Scans along an axis sequentially: combines each element with the result for all before it."""
     length = values[0].shape[axis]
     made = [_cut(values, axis, 0, 1)]
     for t in range(1, length):
@@ -72,7 +74,8 @@ def _by_blocks(np: Any, combine: Combine, values: Values, axis: int) -> Values:
 
 
 def _after(axis: int) -> tuple[slice, ...]:
-    """Returns an index that keeps all axes after the given negative one."""
+    """Returns the slices that keep all axes after axis `axis`, a negative number, in a NumPy
+    index."""
     return (slice(None),) * (-1 - axis)
 
 

@@ -101,7 +101,9 @@ def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
 
 
 def fitting(chunk: int, steps: Any) -> int:
-    """The chunk size, at most the steps rounded up to a power of two. Raises as `chunkwise`."""
+    """Returns the chunk size to use: `chunk`, or the number of steps rounded up to a power of two
+    if that is less. Raises RuleError if `chunk` is no power of two, or the length is not a
+    number."""
     if chunk < 1 or chunk & (chunk - 1):
         raise RuleError(f"'chunk' must be a power of two, not {chunk}")
     if not isinstance(steps, int):
@@ -110,7 +112,8 @@ def fitting(chunk: int, steps: Any) -> int:
 
 
 def compose(np: Any, earlier: Values, later: Values) -> Values:
-    """Composes two maps S -> T S + X."""
+    """Composes two affine maps S -> T S + X of matrix states, given as (T, X), to the map that
+    applies `earlier` first."""
     (t1, x1), (t2, x2) = earlier, later
     return np.matmul(t2, t1), np.matmul(t2, x1) + x2
 
@@ -162,7 +165,8 @@ def pairs_of(np: Any, x: Any, y: Any, factors: Any) -> Any:
 
 
 def states_of(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
-    """Returns the states [b, n, d, e] at the start of each chunk, and the last one."""
+    """Scans the affine maps of all chunks from state `first`. Returns the states [b, n, d, e] at
+    the start of each chunk, and the state after the last chunk."""
     transitions, inputs = blocked(np, combine, maps, axis=-3)
     start = first[:, None]
     if combine is gate_combine:

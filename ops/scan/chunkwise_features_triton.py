@@ -164,7 +164,9 @@ class DecayedOperands:
         self, q: Tensor, k: Tensor, v: Tensor, first: Tensor, out: Tensor | None = None,
         states: Tensor | None = None, is_reversed: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Returns the last state for decayed operands; fills in results and states, if given."""
+        """Launches `carried_kernel`: carries the state from `first` through all chunks, and returns
+        the last state. Writes the results to `out`, and the state at the start of each chunk to
+        `states`, if given."""
         last, config = torch.empty_like(first), self.config
         (steps, features), columns = q.shape[-2:], v.shape[-1]
         some = min(config.columns, width_of(columns))
@@ -179,14 +181,16 @@ class DecayedOperands:
 
 
 def width_of(size: int) -> int:
-    """The tile width: Triton 3.6 reads out of bounds with rows of less than 128 bytes."""
+    """Returns the width of a tile for `size` features: a power of two, at least 64, because Triton
+    3.6 reads out of bounds with rows of less than 128 bytes."""
     return max(64, int(triton.next_power_of_2(size)))
 
 
 def decayed(
     q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config
 ) -> DecayedOperands:
-    """Decays dense operands with at least one step."""
+    """Launches `decayed_kernel`: computes queries, keys, their products and decays per chunk, for
+    dense operands with at least one step."""
     steps, features = q.shape[-2:]
     lines, chunks = q.numel() // (steps * features), -(-steps // CHUNK)
     made = DecayedOperands(

@@ -26,7 +26,8 @@ def decayed_kernel(
     IS_SSD: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Computes some columns of the state of one head; for SSD, all heads share the keys."""
+    """Runs the recurrence of one head, chunk by chunk, for some columns of its state: writes their
+    results and last state. For SSD, all heads of a sequence share the keys."""
     line = tl.program_id(0).to(tl.int64)
     head = line % heads
     keys = (line // heads if IS_SSD else line) * steps * features

@@ -254,7 +254,8 @@ def rwkv7(np, r, log_decay, k, v, a, b, first):
 
 
 def _plain(np: Any, q: Any, k: Any, v: Any, decay: Any, first: Any, scale: float) -> Steps:
-    """A recurrence without erasing, with one state per head."""
+    """Returns the operands of a recurrence without erasing, with one query head per state. `scale`
+    of 0 means 1 / sqrt(d)."""
     queries = _flat(np, q, 2)[:, None] * (scale or q.shape[-1] ** -0.5)
     return Steps(queries, *(_flat(np, x, 2) for x in (k, v, decay, first)))
 

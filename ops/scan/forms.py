@@ -155,7 +155,8 @@ FORMS: dict[str, Callable[[Combine, Values, Count], Values]] = {
 
 
 def _join(combine: Combine, out: Values, right: slice, stride: int, count: Count) -> None:
-    """Combine the elements at indices `right` with those `stride` before them, in place."""
+    """Replaces each element at the indices `right` by its combination with the one `stride` before
+    it, in place, and counts one step."""
     places = range(*right.indices(out[0].shape[-1]))
     if len(places):
         before = [p - stride for p in places]

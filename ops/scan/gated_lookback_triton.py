@@ -47,7 +47,8 @@ def _last(tile, ROWS: tl.constexpr):
 
 @triton.jit
 def _whole(gate, end, RUNS: tl.constexpr):
-    """Composes the maps of a tile's runs, (`gate`, `end`), to one map of the whole tile."""
+    """Composes the affine maps of a tile's runs of steps, h -> gate h + end, to one map for the
+    whole tile."""
     maps, ends = tl.associative_scan((gate, end), 0, after)
     return _last(maps, RUNS), _last(ends, RUNS)
 

@@ -32,7 +32,7 @@ def word_of(value, flag):
 
 @triton.jit
 def value_of(word):
-    """The f32 in a word."""
+    """Returns the f32 number in the high half of a 64-bit word, whose low half is a flag."""
     return (word >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
 
 

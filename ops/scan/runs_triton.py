@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def after(gate1, x1, gate2, x2):
-    """Composes two maps h -> gate h + x."""
+    """Composes two affine maps h -> gate h + x to the map that applies the first one first."""
     return gate1 * gate2, gate2 * x1 + x2
 
 
@@ -25,7 +25,8 @@ def _ends(tile, STEPS: tl.constexpr):
 
 @triton.jit
 def runs_of(gate, x, STEPS: tl.constexpr):
-    """Scans each run of a tile [runs, steps, channels]: running maps, and the map of the run."""
+    """Scans each run (steps of one thread) of a tile [runs, steps, channels]. Returns gate and
+    value of the map from the run's start to each step, and of the map of the whole run."""
     gates, values = tl.associative_scan((gate.to(tl.float32), x.to(tl.float32)), 1, after)
     return gates, values, _ends(gates, STEPS), _ends(values, STEPS)
 
@@ -47,5 +48,5 @@ def joined(gates, values, gate, end, state, RUNS: tl.constexpr):
 
 @triton.jit
 def steps_of(RUNS: tl.constexpr, STEPS: tl.constexpr):
-    """Step offsets of a tile, [runs, steps, 1]."""
+    """Returns the number of each step within a tile, [runs, steps, 1]."""
     return tl.arange(0, RUNS)[:, None, None] * STEPS + tl.arange(0, STEPS)[None, :, None]

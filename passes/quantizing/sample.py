@@ -24,7 +24,7 @@ MOST = 64  # most calls with random arguments
 
 
 def calls(func: Func, file: str, enough: int) -> Calls:
-    """Returns the arguments of some calls; of `enough` calls if they are random.
+    """Returns the arguments of sample calls: those in `file`, or else about `enough` random ones.
 
     Raises:
         UsageError: no such file, an argument that it lacks or has in another shape, or one that
@@ -70,7 +70,8 @@ def _drawn(p: Node, rng: np.random.Generator) -> Array:
 
 
 def rows_of(x: Node) -> int:
-    """Returns the number of rows that one call gives to a matmul."""
+    """Returns the number of rows of a matmul's left operand in one call: the product of its sizes
+    but the last."""
     return math.prod(s for s in x.shape[:-1] if isinstance(s, int))
 
 

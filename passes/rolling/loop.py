@@ -19,13 +19,15 @@ from stack.rewrite.engine import Replacement
 
 
 def rolled(block: Block, steps: Steps) -> dict[Node, Replacement]:
-    """Returns replacements for the values of steps that the rest of a block uses."""
+    """Builds a loop for the repeated steps. Returns replacements by its results for those values of
+    the steps that the rest of the block uses."""
     return _Loop(block, steps).replacements()
 
 
 @dataclass
 class _State:
-    """One value that the loop carries: its start, its parameter, and its next value."""
+    """A value that the loop carries: `start` before the loop, `inside` its parameter in the body,
+    `after` its value at the end of an iteration."""
 
     start: Node
     inside: Node
@@ -132,8 +134,8 @@ class _Loop:
     # ---- values read from outside
 
     def _seen(self) -> dict[int, dict[int, Node]]:
-        """Returns the nodes of steps that the rest of the block reads or returns, by position in a
-        step, then by the number of the step."""
+        """Returns the nodes of unrolled steps that the rest of the block reads or returns: for each
+        position within a step, the node of each step by its number."""
         steps = self.steps
         inside = set(steps.order[steps.first : steps.end])
         used = [r for r in self.block.results if r in inside]
@@ -179,7 +181,8 @@ class _Loop:
         return found | self._joined(seen, items)
 
     def _rows(self, value: Node) -> _State:
-        """Returns an array with one row per step, which each step writes."""
+        """Adds an array to the values that the loop carries: each iteration writes `value` to its
+        row of the array."""
         type_ = value.tensor.with_shape((self.steps.count, *value.shape))
         state = self._enter("rows", _zeros(type_))
         names = [f"w{axis}" for axis in range(value.tensor.rank)]
@@ -197,7 +200,8 @@ class _Loop:
     def _joined(
         self, seen: dict[int, dict[int, Node]], items: dict[int, Node]
     ) -> dict[Node, Replacement]:
-        """Replaces concats of one value over consecutive steps by rows with a moved axis."""
+        """Replaces concats whose operands are one value from consecutive unrolled steps: the loop's
+        array of that value, one row per step, is transposed and reshaped instead."""
         place_of = {n: (place, t) for place, nodes in seen.items() for t, n in nodes.items()}
         found: dict[Node, Replacement] = {}
         for node in self.block.nodes:
@@ -234,7 +238,8 @@ Places = dict[Node, tuple[int, int]]
 
 
 def _place(node: Node, place_of: Places) -> tuple[int, int] | None:
-    """Returns an operand's position in a step and its step; the operand may be a reshape."""
+    """Returns for an operand, or for what it reshapes, its position in a step and the number of the
+    step. None for a value that is not of a step."""
     if node not in place_of and is_alias(node):
         node = node.args[0]
     return place_of.get(node)
@@ -259,7 +264,8 @@ def _length_of_run(args: Sequence[Node], place_of: Places) -> int:
 
 
 def _together(args: Sequence[Node], axis: int, place_of: Places, items: dict[int, Node]) -> Node:
-    """Returns the concat of rows, with their axis moved in front of the concatenated one."""
+    """Returns what a concat of one value from consecutive steps is: rows of the loop's array,
+    reversed if steps go down, with the axis of rows merged into the concatenated axis."""
     first, last = (_place(a, place_of) for a in (args[0], args[-1]))
     assert first is not None and last is not None
     rows, part = items[first[0]], args[0].tensor

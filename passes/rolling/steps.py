@@ -50,7 +50,8 @@ class Steps:
 
 
 def find_steps(block: Block, least: int) -> Steps | None:
-    """Returns the steps that cover most of a block; None if no node repeats `least` times."""
+    """Finds repeated, equal steps (unrolled iterations) in a block: of those that repeat at least
+    `least` times, the ones that cover most nodes. None if there are none."""
     order = deepest_first(block)
     index = {n: i for i, n in enumerate(order)}
     best: Steps | None = None
@@ -88,7 +89,8 @@ def deepest_first(block: Block) -> list[Node]:
 
 
 def _periods(order: Sequence[Node], least: int) -> list[int]:
-    """Returns distances at which rare nodes repeat, the most frequent first."""
+    """Returns candidate numbers of nodes per step, most likely first: frequent distances between
+    nodes of equal op and type, for the rarest such nodes."""
     places: dict[object, list[int]] = {}
     for i, node in enumerate(order):
         places.setdefault((node.op, node.type, len(node.args)), []).append(i)
@@ -104,7 +106,8 @@ def _periods(order: Sequence[Node], least: int) -> list[int]:
 
 
 def _change(a: Node, b: Node, index: dict[Node, int], period: int) -> Change | None:
-    """Returns the change from `a` to `b`; None if `b` is not its successor."""
+    """Returns how node `b` differs from node `a`, one step earlier: operands are the same or the
+    next step's, and a slice may move. None if it differs in another way, or not at all."""
     if a.op != b.op or a.type != b.type or a.blocks != b.blocks or len(a.args) != len(b.args):
         return None
     moves: list[bool] = []
@@ -127,7 +130,8 @@ def _change(a: Node, b: Node, index: dict[Node, int], period: int) -> Change | N
 
 
 def _longest_run(changes: Sequence[Change | None], period: int) -> tuple[int, int]:
-    """Returns the longest range in which every node changes as it did one step before."""
+    """Returns the longest range of positions, as start and end, in which each node differs from the
+    one a period later as it does one step before."""
     best = (0, 0)
     first = 0
     for i, change in enumerate(changes):
@@ -151,10 +155,9 @@ def _aligned(
     first: int,
     end: int,
 ) -> Steps | None:
-    """Returns the start in a run with the most steps and, of these, the fewest carried values.
-
-    None if a step computes nothing, or if all steps use a value of the first.
-    """
+    """Returns the steps in a periodic range of nodes. The first step starts where that gives the
+    most steps and, of these, the fewest carried values. None if a step computes nothing, or if all
+    steps use a value of the first."""
     found: list[tuple[int, int, Steps]] = []
     for start in range(first, min(first + period, end)):
         count = (end - start) // period

@@ -76,7 +76,8 @@ def known(node: Node) -> np.ndarray | None:
 
 
 def _lies_across(node: Node) -> bool:
-    """True if the last axis of a value is strided in the memory that it is moved from."""
+    """True if a value is computed by ops that only move elements, one of which is a transpose that
+    makes the last axis strided."""
     while node.tensor.rank and node.args and ops.lookup(node.op).kind == "movement":
         if node.op == "transpose" and node.attrs["perm"][-1] != node.tensor.rank - 1:
             return True
@@ -99,7 +100,8 @@ def _runs(places: Sequence[int]) -> list[Run]:
 
 
 def _part(source: Node, axis: int, run: Run) -> Node:
-    """Returns the elements of a run, along an axis."""
+    """Slices an array to the elements of a run of indices (first, count, step) along an axis. A
+    negative step reverses, and step 0 broadcasts one element."""
     first, count, step = run
     low, high = sorted((first, first + (count - 1) * step))
     start, limit, steps = [0] * source.tensor.rank, [*source.shape], [1] * source.tensor.rank

@@ -166,7 +166,8 @@ def are_apart(node: Node) -> bool:
 
 
 def are_places(node: Node) -> bool:
-    """True if the windows of a convolution are single pixels: all, or some by a stride."""
+    """True if each window of a convolution is one pixel (a 1x1 convolution, perhaps strided),
+    without padding or dilation."""
     window = channels_second(node.args[1].shape, node.attrs)[2:]
     return _sums_whole_windows(node) and all(k == 1 for k in window)
 

@@ -107,7 +107,8 @@ def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
 
 
 def _spread(value: Node, names: Axes, output: Axes, like: Node) -> Node:
-    """Returns a value with axes of these names, in the order and the shape of the result."""
+    """Transposes, casts and broadcasts a value with axes `names` to the axis order `output`, and
+    the type and shape of `like`."""
     order = sorted(range(len(names)), key=lambda j: output.index(names[j]))
     if order != list(range(len(names))):
         value = make("transpose", (value,), {"perm": tuple(order)})

@@ -16,13 +16,14 @@ Axes = list[str]
 
 
 def dot_axes(node: Node) -> tuple[list[Axes], Axes]:
-    """Returns the axis names of the operands and of the result."""
+    """Returns the axis names of a dot: those of each operand, and those of its result."""
     rule = parse_rule(node.attrs["rule"])
     return [[a.names[0] for a in o] for o in rule.inputs], [a.names[0] for a in rule.outputs[0]]
 
 
 def make_dot(args: Sequence[Node], inputs: Sequence[Axes], output: Axes, like: Node) -> Node:
-    """Returns a dot by axis names, with the element type and the precision of `like`."""
+    """Builds a dot of `args` from axis names: those of each operand (`inputs`), and those of the
+    result. It has the element type and the precision of the dot `like`."""
     text = ", ".join(" ".join(o) for o in inputs) + " -> " + " ".join(output)
     attrs = {"rule": text, **{k: v for k, v in like.attrs.items() if k == "precision"}}
     plain = make("dot", args, attrs)
@@ -127,7 +128,8 @@ def _merged_any(arg: Node) -> bool:
 
 @cached_by_class
 def merged_sizes(arg: Node) -> tuple[tuple[Dim, ...] | None, ...]:
-    """Returns for each axis of an operand the sizes that a reshape merged into it, else None."""
+    """Returns for each axis of a value the sizes of the axes that a reshape merged into it, or None
+    if it merged none. All are None if the value is no reshape, or one that splits axes."""
     nothing = (None,) * arg.tensor.rank
     if not is_alias(arg):
         return nothing
@@ -149,7 +151,8 @@ def merged_sizes(arg: Node) -> tuple[tuple[Dim, ...] | None, ...]:
 
 
 def _apart_from_units(arg: Node) -> tuple[list[int], list[int]] | None:
-    """Returns the axes longer than 1 of a reshape's operand and of its result, if these match."""
+    """Returns for a reshape the numbers of the axes longer than 1, in its operand and in its
+    result. None if it does more than add or drop axes of size 1."""
     if not is_alias(arg):
         return None
     source = [i for i, s in enumerate(arg.args[0].shape) if s != 1]

@@ -105,7 +105,7 @@ def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | Non
 
 
 def _last_along(x: Node, axes: Sequence[int]) -> Node:
-    """Returns the last elements along some axes."""
+    """Slices a value to its last element along each of `axes`, which keep size 1."""
     start = tuple(s - 1 if i in axes else 0 for i, s in enumerate(x.shape))
     attrs = {"start": start, "limit": x.shape, "step": (1,) * len(start)}
     return make("slice", (x,), attrs)

@@ -41,7 +41,8 @@ def transposed(x: Node, perm: Sequence[int]) -> Node:
 
 
 def for_free(x: Node, perm: Sequence[int]) -> Node | None:
-    """Returns `transpose(x, perm)` if it is no copy: of scalars, broadcasts, transposes."""
+    """Returns `transpose(x, perm)` in a form that copies nothing: of a scalar, a broadcast or an
+    iota, or of a transpose that `perm` undoes. None if a copy is needed."""
     if not x.shape:
         return x
     if axis_order(x) is not None:
@@ -109,7 +110,8 @@ def _ordered(x: Node) -> tuple[Node, Perm] | None:
 
 
 def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
-    """Returns the attributes of a node with permuted operands and result; scalars stay."""
+    """Returns the attributes of a node, such as axis numbers, for operands and a result whose axes
+    are permuted by `perm`. Scalar operands stay. None if attributes cannot express it."""
     rule = ops.rule_of(node)
     assert rule is not None, "as of all such ops"
     inputs, outputs = (

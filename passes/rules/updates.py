@@ -64,7 +64,8 @@ def _full(value: int, dtype: DType, shape: tuple[Dim, ...]) -> Node:
 
 
 def _reading(rank: int, axis: int) -> str:
-    """Returns the rule of a gather of rows along an axis: `a n! b, v -> a v b`."""
+    """Returns the axis rule of a gather that reads rows of an array of this rank at indices `v`
+    along `axis`, such as `d0! d1, v -> v d1`."""
     names = [f"d{i}" for i in range(rank)]
     source = [f"{n}!" if i == axis else n for i, n in enumerate(names)]
     result = ["v" if i == axis else n for i, n in enumerate(names)]

@@ -52,9 +52,9 @@ class Agreement(NamedTuple):
 
 
 def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[FactorSplit]:
-    """Returns the splits of factors that the shardings of a node's values imply; that of the
-    largest value first. `told`: the mesh axes of each dim of each value. `sizes`: the bytes of each
-    value."""
+    """Returns how the shardings of a node's values split its factors (axes of the node's domain),
+    those of the largest value first. `told`: the mesh axes of each dim of each value. `sizes`: the
+    bytes of each value."""
     found = [
         FactorSplit(factor, axes, number, sizes[number])
         for number, (dims, own) in enumerate(zip(factors.values, told, strict=True))
@@ -94,8 +94,8 @@ def together(order: Iterable[FactorSplit]) -> list[FactorSplit]:
 
 
 def _agreed(h: FactorSplit, others: Sequence[FactorSplit]) -> FactorSplit:
-    """Returns split `h` without its last mesh axes, as many as make it contradict a split in
-    `others`."""
+    """Returns the factor split `h` with as few of its last mesh axes removed as needed, so that it
+    contradicts no split in `others`."""
     found = h
     while found.axes and any(rivals(found, other) for other in others if other is not h):
         found = found._replace(axes=found.axes[:-1])

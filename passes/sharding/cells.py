@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def used(self) -> Axes:
-        """Returns all axes that split it."""
+        """Returns the mesh axes that split any dim of the values."""
         return tuple(axis for axes in self.axes for axis in axes)
 
     @cached_property
@@ -81,7 +81,7 @@ class Cell:
         return int(cast("int", self.value.type.bytes))
 
     def split(self, dim: int, axes: Axes) -> None:
-        """Splits a dim by more axes than before."""
+        """Replaces the mesh axes that split a dim by `axes`, which are more than before."""
         self.lie((*self.axes[:dim], joined(axes), *self.axes[dim + 1 :]))
 
     def lie(self, axes: tuple[Axes, ...]) -> None:
@@ -138,7 +138,7 @@ class CellGraph:
         return any(cell.waits for cell in self.cells.values())
 
     def reset(self) -> None:
-        """Discards the results of propagation."""
+        """Sets every cell to its sharding from before propagation."""
         for cell in self.cells.values():
             if cell.axes is not cell.start:
                 cell.lie(cell.start)
@@ -148,7 +148,7 @@ class CellGraph:
         return self.cells[self._root(value)]
 
     def block(self, path: Path) -> Block:
-        """Returns the block at a path."""
+        """Returns the block at a path, which is the nodes that lead to it."""
         return self.blocks[path]
 
     def name(self, value: CellValue) -> str:

@@ -14,7 +14,8 @@ from stack.passes.sharding.route import RouteStep, ShardState, places, route
 
 
 def moved(b: Builder, x: Node, type_: TensorType, source: Sharding, target: Sharding) -> Node:
-    """Returns a rank's shard at the target, from its shard at the source."""
+    """Builds the collectives that reshard a value from `source` to `target`. Takes a rank's shard
+    `x` in the sharding `source`, and returns its shard in `target`."""
     at = places(source)
     mover = CollectiveBuilder(b, type_, source.mesh, source.kind if source.partial else target.kind)
     for step in route(type_, source, target).steps:
@@ -64,7 +65,8 @@ class CollectiveBuilder:
         return x if x.shape[dim] == size else first_of(self.b, x, dim, size)
 
     def _order(self, before: ShardState, after: ShardState) -> tuple[int, ...]:
-        """Returns for each rank the rank that needs its shard; ranks that can keep it do."""
+        """Returns the order of a permute: for each rank, the rank that receives its shard. A rank
+        whose shard does not change sends to itself."""
 
         def held(rank: int, at: ShardState) -> tuple[tuple[int, ...], ...]:
             return tuple((_number(self.mesh, rank, axes),) for axes in (*at.dims, at.partial))
@@ -96,7 +98,7 @@ def padded(b: Builder, x: Node, dim: int, parts: int) -> Node:
 
 
 def first_of(b: Builder, x: Node, dim: int, size: Dim) -> Node:
-    """Returns the first elements along a dim."""
+    """Slices a value to its first `size` elements along a dim."""
     limit = (*x.shape[:dim], size, *x.shape[dim + 1 :])
     rank = x.tensor.rank
     return b.slice(x, start=(0,) * rank, limit=limit, step=(1,) * rank)

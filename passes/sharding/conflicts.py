@@ -104,20 +104,16 @@ class _Decider:
     known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def spread(self, made: Decisions, tell: Tell | None = None) -> Conflicts:
-        """Propagates shardings from the annotations on, under some decisions.
-
-        Returns the conflicts that are met.
-        """
+        """Propagates shardings anew from the user's annotations, with the conflicts in `made`
+        decided. Returns the conflicts that are still undecided."""
         self.program.reset()
         spread = Propagation(self.program, tell, made.choices, made.seeds)
         spread.run()
         return spread.conflicts
 
     def tried(self, made: Decisions) -> Trial:
-        """Propagates under some decisions.
-
-        Returns the bytes that a rank then sends, and the conflicts that remain.
-        """
+        """Propagates shardings with the conflicts in `made` decided. Returns the bytes that a rank
+        then sends, and the conflicts that remain."""
         return Trial(made, self.spread(made), self._bytes())
 
     def taken(self, trial: Trial) -> tuple[Decisions, Conflicts]:

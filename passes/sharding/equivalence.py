@@ -35,7 +35,8 @@ class FoldedFunction:
     whole: Func
 
     def alike(self) -> Iterator[tuple[str, str]]:
-        """Yields names of values that were left out, with the names of their representatives."""
+        """Yields pairs of names: a value of the whole function that the reduced one lacks, and the
+        value there that represents it."""
         known = {**self.func.body.names, **{p: str(p.attrs["name"]) for p in self.func.params}}
         named = {**self.whole.body.names, **{p: str(p.attrs["name"]) for p in self.whole.params}}
         for node, member in self.members.items():

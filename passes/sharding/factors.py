@@ -117,7 +117,9 @@ class Factors:
         return taken, rest
 
     def axes_of(self, dims: Dims, split: Split) -> tuple[Axes, ...] | None:
-        """Returns the axes of a value, given the domain's split; None if they do not exist."""
+        """Returns the mesh axes of each dim of a value, from those that split the factors
+        (`split`). None if no sharding expresses that: a minor factor of a dim is split although a
+        major one is not split completely, or unevenly."""
         found: list[Axes] = []
         for factors in dims:
             axes: list[MeshAxis] = []
@@ -155,7 +157,8 @@ def factors_of(node: Node) -> Factors:
 
 @cached_by_class
 def alone(node: Node) -> Node:
-    """Returns the canonical form of equal nodes: on parameters, without shardings."""
+    """Returns a copy of a node that is equal for all equal nodes, wherever they are: its operands
+    are new parameters, and types have no shardings."""
     holders = [_holder(i, a.type) for i, a in enumerate(node.args)]
     return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
 
@@ -211,7 +214,8 @@ def _looks_up(node: Node) -> bool:
 
 
 def _is_cut(node: Node) -> bool:
-    """True if a node can run on a part of a dim that is read through a window."""
+    """True if an op with windows, such as a convolution or a slice, can run on a rank's part of the
+    dim that they read."""
     return bool(ops.lookup(node.op).beyond)
 
 
@@ -245,7 +249,8 @@ def _repeated(values: Iterable[Dims]) -> set[str]:
 
 
 def _unrelated(operands: Sequence[Shape], results: Sequence[Shape]) -> Factors:
-    """Returns factors that keep every value whole."""
+    """Returns factors for a node without a known relation between its dims: each dim is a factor of
+    its own that must not be split."""
     sizes: dict[str, int] = {}
 
     def dims(shape: Shape, value: str) -> Dims:
@@ -331,7 +336,8 @@ class _Finder:
     def _shared(
         self, dims: Sequence[int], shape: Shape, factors: list[str]
     ) -> dict[int, tuple[str, ...]]:
-        """Distributes the factors of one flat axis over dims, in order."""
+        """Assigns the factors of one flat axis to the dims that form it, in order: each dim takes
+        as many as multiply to its size."""
         found: dict[int, tuple[str, ...]] = {}
         for dim in dims:
             own: list[str] = []

@@ -87,7 +87,8 @@ class Chooser:
         return min(found, key=lambda c: (c.bytes + self._share(c, work), *self._less(c)))
 
     def _share(self, choice: NodeChoice, work: int) -> int:
-        """Returns the work of one rank, in bytes that it could send in the time of that work."""
+        """Estimates the time that one rank computes for a choice, in bytes that it could send in
+        that time."""
         ranks = size_of([a for axes in choice.split.values() for a in axes])
         return int(work / ranks / self.balance)
 
@@ -101,7 +102,8 @@ class Chooser:
     # ---- which factors are split
 
     def _proposed(self) -> list[Split]:
-        """Returns the splits of the domain that the shardings of each value imply."""
+        """Returns candidate splits of the node's factors by mesh axes: one for the wanted sharding
+        of each result, and one for each sharding in which an operand is available."""
         factors = factors_of(self.node)
         found: list[Split] = []
         for dims, wanted in zip(factors.results, self.wanted, strict=True):
@@ -111,7 +113,9 @@ class Chooser:
         return [split for split in found if split]
 
     def _splits(self) -> Iterator[Split]:
-        """Yields every way to give each axis to one of its proposed factors, or to none."""
+        """Yields candidate splits of the node's factors: no split, the proposed ones, and
+        combinations that assign each mesh axis to one of the factors proposed for it, or to
+        none."""
         yield {}
         proposed = self._proposed()
         yield from proposed
@@ -148,8 +152,9 @@ class Chooser:
                 yield choice
 
     def _partials(self, split: Split) -> Iterator[tuple[Axes, tuple[int, ...]]]:
-        """Yields mesh axes along which operands may stay partial sums, with these operands: the
-        node is linear in them. The first one is none."""
+        """Yields pairs of mesh axes and operand numbers: the node may run on partial sums of these
+        operands along these axes, since it is linear in them. The first pair is empty: no partial
+        sums."""
         yield (), ()
         used = [a for axes in split.values() for a in axes]
         for group in linear_groups(self.node):
@@ -198,11 +203,9 @@ class Chooser:
 
 
 def linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
-    """Returns groups of operands in which a node is linear together, so it may run on partial sums.
-
-    Wrapping integer arithmetic is linear too, except for division. A change of the element type
-    rounds, so it is not linear.
-    """
+    """Returns groups of operand numbers: a node is linear in the operands of a group together, so
+    it may run on their partial sums. Empty for bools, for a division of integers, and for a node
+    that changes the element type, which rounds."""
     kinds = {t.dtype for t in (*node.types, *(a.tensor for a in node.args))}
     if len(kinds) != 1:
         return ()

@@ -13,7 +13,7 @@ from stack.passes.sharding.rank_code import RankNode, local_type, local_types
 
 
 def partitioned(block: Block, mesh: Mesh) -> Block:
-    """Returns the block of one rank."""
+    """Returns the block as one rank runs it: values are shards, and reshards are collectives."""
     b = Builder()
     done: dict[Node, Node] = {}
     for param in block.params:

@@ -17,7 +17,8 @@ Tell = Callable[[str, tuple[str, ...]], None]
 
 
 def planned(program: CellGraph, tell: Tell) -> Block:
-    """Returns the body of a program, with reshards."""
+    """Plans how each node of a program runs and which copies it needs; returns the program's body
+    with a `reshard` node for each such copy."""
     return _Writer(ReshardingPlan(program), tell).written()
 
 
@@ -32,7 +33,7 @@ class _Writer:
     locs: dict[Node, tuple[str, ...]] = field(default_factory=dict[Node, tuple[str, ...]])
 
     def written(self) -> Block:
-        """Returns the block."""
+        """Returns the planned block, with `reshard` nodes in it."""
         block = self.moves.block
         for param in block.params:
             type_ = _typed(param.type, self.moves.makes[param])
@@ -67,7 +68,8 @@ class _Writer:
             self.locs[new] = block.locs[node]
 
     def _version(self, node: Node, number: int) -> Node:
-        """Returns a version of a value; earlier versions are built first."""
+        """Returns the node of copy `number` of a value, where each copy has another sharding.
+        Builds the `reshard` nodes of this and of earlier copies if needed."""
         made, versions = self.made[node], self.moves.versions[node]
         while len(made) <= number:
             version = versions[len(made)]

@@ -185,7 +185,8 @@ class Propagation:
         return changed
 
     def _decided(self, tie: CellTie, order: list[FactorSplit]) -> list[FactorSplit]:
-        """Decides the first axis that two factors compete for; returns the remaining entries."""
+        """Decides the first mesh axis that two different factors of a tie compete for. Returns the
+        factor splits that do not contradict the decision; all if there is no conflict."""
         pair = next(((h, c) for h in order for c in order if rivals(h, c)), None)
         if pair is None or pair[0].factor == pair[1].factor:
             return order
@@ -226,7 +227,8 @@ class Propagation:
         return Conflict(tie.values[-1], key, axis, factors, f"{name} = {tie.node.op} ({lines})")
 
     def _extends(self, cell: Cell, dim: int, axes: Axes) -> bool:
-        """True if a dim may be split by `axes`, and they are more than it has."""
+        """True if `axes` extend the mesh axes that split a dim of a cell, and may: the user left
+        the dim open, the axes split nothing else of the cell, and the dim is long enough."""
         old = cell.axes[dim]
         if not cell.asked[dim].is_open or not starts_with(axes, old):
             return False

@@ -48,7 +48,8 @@ class RankNode:
                 self.split.update(self.factors.split_of(dims, type_.sharding.axes))
 
     def made(self, args: Sequence[Node]) -> Node:
-        """Returns the node on shards of its operands."""
+        """Returns the node that computes a rank's shard of the result from `args`, the rank's
+        shards of the operands."""
         node = self.node
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
         if ops.lookup(node.op).beyond == "operand":
@@ -92,7 +93,8 @@ class RankNode:
         return found, inside
 
     def _operand(self, number: int, x: Node) -> Node:
-        """Returns an operand whose padding is masked if the node would read it."""
+        """Returns shard `x` of operand `number`; padding of uneven shards is overwritten by the
+        neutral element if the node reduces over it, and by 0 in indices."""
         node = self.node
         type_ = node.args[number].tensor
         if type_.sharding is None:
@@ -177,6 +179,7 @@ class RankNode:
 
 
 def positions(node: Node) -> range:
-    """Returns the operands that are indices of others."""
+    """Returns the numbers of the operands of a gather or scatter that are indices; empty for other
+    nodes."""
     last = {"gather": 0, "scatter": 1}.get(node.op)
     return range(0) if last is None else range(1, len(node.args) - last)

@@ -73,7 +73,7 @@ class ReshardingPlan:
 
     @property
     def block(self) -> Block:
-        """Returns the block with these nodes."""
+        """Returns the block of the program that this plan is for."""
         return self.program.block(self.path)
 
     def bytes(self, counts: Mapping[Node, int]) -> int:
@@ -106,7 +106,9 @@ class ReshardingPlan:
         return self.program.cell(value).sharding(self.program.mesh)
 
     def _wanted(self, node: Node, index: int) -> Sharding:
-        """Returns the sharding that the node running the block has for a result."""
+        """Returns the sharding that result `index` of the block has to end in: that of the loop,
+        branch or call that runs the block, or of the program's result. A loop's condition is
+        whole."""
         if not self.path:
             return self._cell(CellValue((), node))
         outer, number = self.path[-1]

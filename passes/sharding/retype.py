@@ -44,7 +44,8 @@ def _type(program: CellGraph, node: Node, path: Path) -> Type:
 
 
 def mapped(block: Block, done: Mapping[Node, Node]) -> Block:
-    """Returns a block of replaced nodes, with the names and lines of the old ones."""
+    """Returns the block with its nodes replaced as in `done`; new nodes take the names and source
+    lines of the old ones."""
     return Block(
         [done[p] for p in block.params],
         [done[r] for r in block.results],

@@ -142,7 +142,8 @@ class _Search:
         self.shape, self.width, self.target = shape, width, target
 
     def refined(self, own: ShardState, other: ShardState) -> ShardState:
-        """Returns a state in the finest axes that both states name, if the split is exact."""
+        """Returns state `own` with its mesh axes split into the parts that both states can be
+        expressed in. An axis of a dim that does not divide evenly stays one."""
         others = [axis for axes in (*other.dims, other.partial) for axis in axes]
 
         def parts(axes: Axes, is_even: bool) -> Axes:
@@ -200,7 +201,8 @@ class _Search:
                 )
 
     def _exchanges(self, at: ShardState, dim: int, moved: Axes) -> Iterator[tuple[RouteStep, int]]:
-        """Yields all-to-alls of the last axes of a dim to a dim that wants them next."""
+        """Yields all-to-alls that move the mesh axes `moved`, the last ones that split `dim`, to
+        another dim whose target sharding has them next."""
         left = at.dims[dim][: -len(moved)]
         for other, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
             grown = (*axes, *moved)
@@ -223,7 +225,8 @@ class _Search:
             yield RouteStep("shard", (axis,), dim, -1, ShardState(grown, at.partial), 0), 0
 
     def _halos(self, at: ShardState) -> Iterator[tuple[RouteStep, int]]:
-        """Yields steps to the overlapping parts of a dim."""
+        """Yields collectives after which a dim has the overlapping parts of the target: a halo
+        exchange from parts of equal size, or a slice if every rank has the whole dim."""
         for dim, overlap in enumerate(self.target.overlaps):
             have = at.overlaps or (None,) * len(at.dims)
             if overlap is None or have[dim] is not None:

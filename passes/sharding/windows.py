@@ -62,7 +62,8 @@ class ShardWindow:
         return -(-self.size // size_of(axes))
 
     def _ends(self, axes: Axes) -> tuple[int, int]:
-        """Returns the bounds of what the first part of the factor reads, times `spread`."""
+        """Returns the least and the greatest position in the dim, times `spread`, that rank 0's
+        part of the factor reads."""
         far = self.stride * (self._part(axes) - 1)
         return self.low + min(far, 0), self.high + max(far, 0)
 

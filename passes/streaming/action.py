@@ -88,7 +88,8 @@ class _Action:
         return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
 
     def _moved(self, r: tuple[ScaledStabilizer, ...], raw: bool) -> Node:
-        """Returns r - r', with the axes of its first stabilizer."""
+        """Returns r - r', the old minus the new value of the reference that a term subtracts. If
+        `raw` is false, it is 0 for a running max or min that has seen no finite element yet."""
         names = self._names(r)
         total: Node | None = None
         for scaled in r:
@@ -115,7 +116,8 @@ class _Action:
         return max((self.old.names(s.stabilizer.value) for s in r), key=len)
 
     def _shifted(self, state: State) -> Node:
-        """Sums over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with power i."""
+        """Returns a state that sums powers (a - r) ** p, corrected for the new r': the sum over i
+        of C(p, i) (r - r') ** (p - i) times the state with power i."""
         shifts = Counter(f for f in state.all_factors if isinstance(f, Shift) and f.r)
         total = self.old.states[state]
         moved = {f: self._moved(f.r, raw=False) for f in shifts}

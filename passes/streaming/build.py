@@ -52,7 +52,8 @@ class Build:
         self.made: dict[Node, Node] = {}  # new nodes, and the nodes that they replace
 
     def leaf(self, node: Node, shape: tuple[Dim, ...]) -> Node:
-        """Returns the parameter for a value from memory, reshaped."""
+        """Returns the parameter of the stream that holds a value from memory in this shape; adds
+        one for a new value."""
         seen = reshaped(node, shape)
         return self.args.setdefault(seen, param(f"p{len(self.args)}", seen.type))
 
@@ -82,7 +83,8 @@ class Build:
         return Block(made.params, made.results, made.names, locs)
 
     def _block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
-        """Returns a block with the names and source lines of the nodes that its nodes replace."""
+        """Returns a block of the stream. Its nodes take the names and source lines of the nodes of
+        the function that they stand for."""
         old = self.region.graph.block
         found = self.made.items()
         names = {new: old.names[node] for new, node in found if node in old.names}
@@ -118,7 +120,8 @@ class Build:
         return make("reduce", (value,), {"kind": kind, "axes": (state.space.index(K),)})
 
     def _picked(self, state: State, render: Render) -> Node:
-        """Returns the summand at the position given by the index, else 0."""
+        """Returns the summand of a "pick" state, which stands for a gather of one element per row:
+        the value where the position equals the row's index, else 0."""
         assert state.index is not None
         own = render.names(state.index)
         index = render.full(render.value(state.index, native=True), own)
@@ -139,7 +142,8 @@ class Build:
         return render.dot((left, right), spaces, state.names, state.source)
 
     def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
-        """Returns an operand of a dot, in the element type that it has in the function."""
+        """Returns the product of `factors` as an operand of a dot, in the element type `dtype` that
+        the dot's operand has in the function."""
         alone = factors[0] if len(factors) == 1 else None
         if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
             made = render.value(alone.value, native=True)

@@ -74,7 +74,8 @@ class Candidate:
         self.region = self._collect()
 
     def _collect(self) -> Region:
-        """Returns the region. Dots that are in memory anyway are read from there."""
+        """Returns the stream's region. Dots that other nodes read from memory are not
+        recomputed."""
         while True:
             region = self._region()
             self.held |= self.early.intersection(v.node for v in region.visited)
@@ -153,7 +154,7 @@ class Candidate:
         return isinstance(extent, int) and extent >= self.options.min_axis
 
     def _virtual(self, region: Region) -> frozenset[Node]:
-        """Returns values computed from the dots of a region, without any state."""
+        """Returns values computed from a region's dots without states; they stay out of memory."""
         if not region.dots:
             return frozenset()
         visited = {v.node for v in region.visited if not region.depends(v)}
@@ -161,7 +162,8 @@ class Candidate:
         return frozenset(n for n in visited if n in after)
 
     def _needed_outside(self, region: Region) -> list[Node]:
-        """Returns values of a region's dots that other nodes read too."""
+        """Returns dots of a region, and values computed from them, that other nodes or results need
+        too."""
         inside = {v.node for v in region.visited} | set(region.members)
         own = self._virtual(region)
         if self.shared:
@@ -312,7 +314,8 @@ class Candidate:
             )
 
     def _is_row(self, node: Node) -> bool:
-        """True if a result has the streamed axis."""
+        """True if a value is as long as the streamed axis: the loop visits it, or it reads such
+        values."""
         return any(v.node is node for v in self.region.visited) or self._reads_row(node)
 
     def _reads_row(self, node: Node) -> bool:
@@ -330,7 +333,7 @@ class Candidate:
         return False
 
     def _saves_bytes(self) -> bool:
-        """True if the bytes kept out of memory exceed the bytes read."""
+        """True if the region's dots, which stay out of memory, are larger than their operands."""
         between = sum(_elements(d) for d in self.region.dots)
         return between > sum(_elements(a) for d in self.region.dots for a in d.args)
 

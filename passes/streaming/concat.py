@@ -31,7 +31,8 @@ JOINS = ("concat", "pad")
 
 
 def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
-    """Returns the block with such concats split. `spend` is asked before each, with its lines."""
+    """Returns the block with concats and pads of single elements split into the long part and the
+    elements. Each is split only if `spend`, which gets its source lines, returns True."""
     refused: set[Node] = set()
     while True:
         found = next((n for n in block.nodes if n.op in JOINS and n not in refused), None)
@@ -133,7 +134,8 @@ class _Split:
         return found
 
     def _part(self, value: Node, i: int) -> Node:
-        """Returns part `i` of an operand."""
+        """Returns the slice of an operand that corresponds to piece `i` of the concat. A piece of a
+        single element has no axis."""
         if value in self.parts:
             return self.parts[value][i]
         if not value.tensor.rank:
@@ -155,19 +157,19 @@ class _Split:
         return made if i == self.long else self._row(made)
 
     def _is_repeated(self, value: Node) -> bool:
-        """True if a value is constant along the axis."""
+        """True if a value is a broadcast along the axis of the concat."""
         along = spread(value)
         return along is not None and self.axis not in along
 
     def _row(self, value: Node) -> Node:
-        """Returns a single element of each row, without the axis."""
+        """Removes the concat's axis, of size 1, from a value."""
         if self._is_repeated(value):
             return self._spread(value, self.axis)
         shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
         return shaped(value, shape)
 
     def _spread(self, value: Node, axis: int) -> Node:
-        """Returns a broadcast without one of the axes that it repeats along."""
+        """Removes axis `axis`, along which a broadcast repeats its operand, from the broadcast."""
         shape = tuple(s for i, s in enumerate(value.shape) if i != axis)
         inner = value.args[0]
         if inner.tensor.size == value.tensor.with_shape(shape).size:
@@ -253,7 +255,7 @@ def _shifted(node: Node) -> tuple[Node, Node] | None:
 
 
 def _plain(node: Node) -> Node:
-    """Returns a row without casts and reshapes."""
+    """Follows a value back through casts and reshapes; returns the value that these read."""
     while is_alias(node) or converts(node):
         node = node.args[0]
     return node

@@ -237,7 +237,8 @@ def keeps_its_value(node: Node) -> bool:
 
 @cached_by_class
 def moves(node: Node) -> bool:
-    """True if a node is computed element by element, or is a whole view."""
+    """True if a node is an elementwise op that keeps its value in a wider element type, or a view
+    of its whole operand."""
     return keeps_its_value(node) or ops.is_whole_view(node)
 
 
@@ -264,7 +265,7 @@ def finishes(node: Node) -> bool:
 
 
 def _lengths(node: Node) -> list[Dim]:
-    """Returns the sizes of axes of more than one element."""
+    """Returns the sizes of a value's axes in order, without those of size 1."""
     return [size for size in node.shape if size != 1]
 
 

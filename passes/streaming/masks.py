@@ -63,8 +63,8 @@ def _moved(move: Node, test: Node | bool) -> Node | bool:
 
 
 def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
-    """Builds `test ? yes : no` of conditions from `and`, `or` and `not`, without those that known
-    bools decide."""
+    """Builds the condition `test ? yes : no` from `and`, `or` and `not`, where `yes` and `no` are
+    conditions or known bools; operations that a known bool decides are left out."""
     if yes is no:
         return yes
     first = _both("and", test, yes)

@@ -176,21 +176,23 @@ class NormalForm(Sums):
         return State("count", source.names, source.space, (), source.source)
 
     def is_guarded(self, stabilizer: Stabilizer) -> bool:
-        """True if the states have to be guarded against an infinite bound."""
+        """True if states that use a running max or min have to be guarded against its being
+        infinite: the function guards it, or an element may be -inf."""
         source = stabilizer.source
         if source in self.guarded or source.attrs["kind"] == "min":
             return True
         return may_be_infinite(source.args[0], set())
 
     def source_state(self, stabilizer: Stabilizer) -> State:
-        """Returns the state that a stabilizer reads."""
+        """Returns the state (running value) of the reduction that a stabilizer is computed from."""
         state = self.forms[stabilizer.source][0].state
         assert state is not None
         return state
 
 
 def without(state: State, factor: Factor) -> State:
-    """Returns the state without one factor."""
+    """Returns a state (running value) whose summand lacks one occurrence of `factor`. A dot that
+    loses its last factor on a side becomes a sum."""
     left, right = list(state.factors), list(state.right)
     (left if factor in left else right).remove(factor)
     if state.kind != "dot" or (left and right):

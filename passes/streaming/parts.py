@@ -45,7 +45,8 @@ def in_parts(stream: Node, part: int) -> Node:
 
 
 def with_parts(root: Node, known: Mapping[Node, Node]) -> Node:
-    """Returns a value of elementwise ops and views for all parts: their axis is the first."""
+    """Rebuilds elementwise ops and views for all parts of a stream at once: values get a first axis
+    of parts. `known`: values that have it already."""
     done = dict(known)
     for node in topological([root], lambda n: n not in done):
         done[node] = _batched(node, [done[a] for a in node.args])
@@ -76,7 +77,7 @@ def _batched(node: Node, args: Sequence[Node]) -> Node:
 
 
 def _repeated(value: Node, parts: Dim) -> Node:
-    """Broadcasts a value to all parts."""
+    """Broadcasts a value along a new first axis of `parts` elements."""
     axes = tuple(range(1, value.tensor.rank + 1))
     hint = value.tensor.with_shape((parts, *value.shape))
     return make("broadcast", (value,), {"axes": axes}, hint=hint)

@@ -78,7 +78,8 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
 
 
 def _check(lowering: StepLowering[Gpu] | StepLowering[Cpu]) -> None:
-    """Raises Refusal if its policy and nest, which build no kernel, have none for a stream."""
+    """Raises Refusal if a stream's scheduling policy or loop nest cannot be built for it. No kernel
+    is built."""
     try:
         lowering.check()
     except CannotTile as why:

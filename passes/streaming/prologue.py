@@ -22,7 +22,8 @@ def fuses_prologue(region: Region, sink: Node) -> bool:
 
 
 def _is_prologue(region: Region, sink: Node, operand: TermValue) -> bool:
-    """True if a value is computed from much less data, and for the sink alone."""
+    """True if an operand of the dot `sink` is computed from much smaller arrays, and its values of
+    full size are read by nothing else."""
     pending, seen = [operand], set[TermValue]()
     read: set[Node] = set()
     while pending:

@@ -104,7 +104,8 @@ class Region:
         return found
 
     def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
-        """Returns the axes of these sizes into which an axis is split."""
+        """Returns names of the axes of these sizes into which a reshape splits axis `name`. Raises
+        Refusal if another reshape splits it differently."""
         if len(sizes) < 2:
             return (name,) * len(sizes)
         made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(len(sizes))))
@@ -116,7 +117,7 @@ class Region:
         return made
 
     def _joined(self, parts: list[str]) -> str:
-        """Returns the axis that merges others."""
+        """Names and returns the axis into which a reshape merges the axes `parts`."""
         if len(parts) < 2:
             return "".join(parts)
         known = [name for name, made in self.parts.items() if made == tuple(parts)]
@@ -125,7 +126,8 @@ class Region:
         return name
 
     def atoms(self, names: Names) -> Names:
-        """Returns names of axes, with split or merged axes replaced by their factors."""
+        """Returns names of axes, with those that a reshape splits or merges replaced by their
+        parts."""
         found: list[str] = []
         for name in names:
             made = self.parts.get(name)
@@ -188,7 +190,9 @@ class Region:
     # ---- collecting
 
     def add(self, reduction: Node) -> None:
-        """Adds a reduction, and the reductions that it needs, to a fixed point."""
+        """Adds a reduction over the streamed axis, and the reductions that it uses the results of
+        and shares values with, until nothing is added. Raises Refusal if one reduces another axis,
+        or there are too many."""
         found = reduced_value(reduction)
         if found is None or found[0] != self.extent:
             raise Refusal(f"{self.graph.name(reduction)} reduces another axis")
@@ -236,7 +240,8 @@ class Region:
         self._depends.clear()
 
     def common(self, other: Region) -> list[tuple[TermValue, TermValue]]:
-        """Returns dots that both compute tile by tile along the same axis, named by each region."""
+        """Returns pairs, named by each region, of the dots that both compute tile by tile along one
+        axis."""
         mine, theirs = self._named_dots(), other._named_dots()
         return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
@@ -266,7 +271,7 @@ class Region:
         return {n for names in (*held, *parts, self.sizes) for n in names}
 
     def renamed(self, table: Mapping[str, str]) -> Region:
-        """Returns the same region with renamed axes."""
+        """Returns a copy of the region with its axes renamed by `table`."""
 
         def names(old: Names) -> Names:
             return tuple(table[n] for n in old)
@@ -304,7 +309,8 @@ class Region:
             self._walk(value, main=first or rank[0], dots=first)
 
     def _rank(self, value: TermValue) -> tuple[bool, int]:
-        """Ranks an operand: True if it uses other reductions, then the size of its largest dot."""
+        """Returns the sort key of an operand: True if it depends on other reductions over the axis,
+        then the elements of the largest dot that it is computed from."""
         names = value.names
         plain = tuple([n if n == K else str(names.index(n)) for n in names])
         probe = self._probe((TermValue(value.node, plain),))
@@ -330,7 +336,8 @@ class Region:
         return found
 
     def _walk(self, start: TermValue, main: bool, dots: bool) -> None:
-        """Visits the values behind a reduction's operand; for a side operand, only views."""
+        """Visits values backwards from a reduction's operand and adds them to the region. From a
+        side operand (`main` false), only views and casts are followed."""
         space = start.node.tensor.size
         pending = [start]
         seen: set[TermValue] = set()
@@ -381,7 +388,7 @@ class Region:
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: TermValue) -> bool:
-        """True for a dot with the axis k in one operand only: a table of rows by k."""
+        """True if one operand of a dot lacks the streamed axis: the result is a table along it."""
         try:
             return sum(v.streams for v in self.operand_values(value)) == 1
         except Refusal:

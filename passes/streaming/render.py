@@ -42,7 +42,8 @@ from stack.rewrite.splat import splat
 
 
 def wide(dtype: DType) -> DType:
-    """Returns the element type of running values."""
+    """Returns the type of running values of this element type: f32 for 16-bit floats, else the
+    same."""
     return F32 if dtype.is_float and dtype.bits == 16 else dtype
 
 
@@ -142,7 +143,8 @@ class Render:
         return again(node, args, native)
 
     def _moved(self, value: TermValue, operand: TermValue, native: bool) -> Node:
-        """Renders a view; axes that reshapes split or merge are separate already."""
+        """Builds the node of `value`, a view, from that of its operand: a broadcast or transpose,
+        or a reshape if axes of more than one element appear or vanish."""
         inner, own = self.region.atoms(operand.names), self.region.atoms(value.names)
         made = self.value(operand, native)
         lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
@@ -152,13 +154,15 @@ class Render:
         return self.spread(made, inner, own)
 
     def full_dot(self, operands: Sequence[TermValue], names: Names, like: Node) -> Node:
-        """Returns a dot of values in the layout that they have in memory."""
+        """Returns a dot of two values of the function with the result axes `names`; operands keep
+        their axis order and element type."""
         spaces = [self.region.atoms(v.names) for v in operands]
         sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
         return self.dot(sides, spaces, self.region.atoms(names), like)
 
     def dot(self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, like: Node) -> Node:
-        """Returns a dot of values with named axes, accumulated in the wide type of `like`."""
+        """Returns a dot of the nodes `sides` with axes `spaces`, and the result axes `names`. It
+        takes attributes from `like`, and accumulates in the widened type of `like`."""
         order = dict.fromkeys(n for space in spaces for n in space if n != K)
         letter = {K: "k", **dict(zip(order, LETTERS.replace("k", "")))}
         left, right, out = (" ".join(letter[n] for n in s) for s in (*spaces, names))
@@ -172,7 +176,8 @@ class Render:
     # ---- terms
 
     def product(self, number: float, factors: Sequence[Factor], space: Names, dtype: DType) -> Node:
-        """Returns a product of factors, over the axes `space`; masks come last, to hide nan."""
+        """Returns the node of number * factors, broadcast to the axes `space`. Masks are applied
+        last, as selects, so that a nan in a hidden element becomes 0."""
         total: Node | None = None
         for factor in sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0):
             if isinstance(factor, MaskFactor):
@@ -208,7 +213,8 @@ class Render:
         )
 
     def factor(self, factor: Factor, space: Names) -> Node:
-        """Returns one factor, over the axes `space`."""
+        """Returns the node of one factor of a term, such as exp(a - r), broadcast to the axes
+        `space`."""
         if isinstance(factor, Power | MaskFactor):
             return self.spread(self.value(factor.value), self.names(factor.value), space)
         if isinstance(factor, TieFactor):
@@ -239,7 +245,8 @@ class Render:
         return self.full(total, space)
 
     def plus(self, total: Node | None, number: float, part: Node) -> Node:
-        """Returns total + number * part."""
+        """Returns the node of total + number * part, with as few ops as possible; `total` is None
+        for a sum that begins."""
         if total is not None and number in (1, -1):
             return make("add" if number == 1 else "sub", (total, part))
         if number == -1:
@@ -256,7 +263,7 @@ class Render:
         return wide(values[0].node.dtype)
 
     def spread_anchor(self, stabilizer: Stabilizer, space: Names) -> Node:
-        """Returns a stabilizer, over the axes `space`."""
+        """Returns the node of a stabilizer (r in a - r), broadcast to the axes `space`."""
         return self.spread(self.stabilizer(stabilizer), self.names(stabilizer.value), space)
 
     def bound(self, stabilizer: Stabilizer) -> tuple[Node, Names]:
@@ -296,19 +303,22 @@ class Render:
         )
 
     def is_infinite(self, stabilizer: Stabilizer) -> Node:
-        """Returns a test for an infinite running bound: all elements so far were, or one was."""
+        """Returns a bool node: True where the running max or min of a stabilizer is infinite, so
+        that all elements so far were infinite, or one was."""
         source = self.states[self.normal.source_state(stabilizer)]
         return make("eq", (make("abs", (source,)), self.constant(math.inf, source.dtype)))
 
     # ---- reductions
 
     def form(self, node: Node) -> Node:
-        """Returns a reduction of the function, computed from the states."""
+        """Returns the node that computes the value of a reduction of the function from the states
+        (running values) of the stream."""
         names = self.region.atoms(self.region.members[node])
         return self.parts(self.normal.forms[node], names, wide(node.dtype))
 
     def parts(self, form: Form, names: Names, dtype: DType) -> Node:
-        """Returns a sum of number * rows * state, with the axes `names`."""
+        """Returns the node of a sum of number * rows * state over the parts of `form`, broadcast to
+        the axes `names`; 0 without parts."""
         total: Node | None = None
         for part in form:
             if part.state is None:
@@ -337,7 +347,8 @@ class Render:
     def _times(
         self, state: Node, rows: Sequence[Power | MaskFactor], names: Names, dtype: DType
     ) -> Node:
-        """Returns a state times rows."""
+        """Returns the node of a state times values without the streamed axis (`rows`). A mask among
+        these is applied last, as a select."""
         total = state
         for row in rows:
             if isinstance(row, Power):
@@ -352,7 +363,8 @@ class Render:
 
 
 def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
-    """Returns the same op on other operands, in the wide element type unless `native`."""
+    """Returns a copy of a node on other operands. Its element type is widened as running values
+    are, unless `native`; a cast that changes nothing is dropped."""
     type_ = node.tensor if native else node.tensor.with_dtype(wide(node.dtype))
     if ops.lookup(node.op).kind == "elementwise":
         type_ = type_.with_shape(next((a.shape for a in args if a.shape), ()))
@@ -370,7 +382,7 @@ def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
 
 
 def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
-    """True if a stabilizer is the max, min or mean of a term."""
+    """True if the stabilizer is the max, min or mean of exactly the value of the term."""
     factors = (*term.factors, *term.rows)
     alone = factors[0] if len(factors) == 1 else None
     return (

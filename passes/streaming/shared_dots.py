@@ -12,7 +12,8 @@ from stack.passes.streaming.terms import Refusal
 
 
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
-    """Returns the dots that a reduction could compute tile by tile."""
+    """Returns the dots that a stream which ends in the reduction `sink` could compute tile by tile;
+    empty if there is no such stream."""
     found = reduced_value(sink)
     if found is None:
         return frozenset()

@@ -41,7 +41,9 @@ from stack.rewrite.splat import splat
 def find_stabilizer(
     region: Region, forms: Mapping[Node, Form], number: float, row: TermValue
 ) -> tuple[ScaledStabilizer, bool] | None:
-    """Returns `number * row` as a multiple of a stabilizer, and if it is guarded against inf."""
+    """Returns `number * row` as a number times a stabilizer, and True if the function replaces the
+    infinities of that row. None if the row is no running max, min or mean, and no ratio of running
+    sums."""
     inner, guarded = unguarded(row.node)
     source, factor = _multiple(row.node)
     if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
@@ -65,12 +67,14 @@ def find_stabilizer(
 
 
 def _is_state(form: Form) -> bool:
-    """True if a reduction is exactly one state."""
+    """True if a reduction's value is one state (running value) itself: times 1, and times no other
+    value."""
     return len(form) == 1 and form[0].number == 1 and not form[0].rows
 
 
 def _rounded(number: float) -> float:
-    """Rounds to an integer if only the rounding of 1 / size differs."""
+    """Returns the nearest integer if a number is closer to it than 1e-6, as size * (1 / size) is to
+    1; else the number."""
     near = round(number)
     return float(near) if abs(number - near) < 1e-6 else number
 
@@ -95,7 +99,7 @@ def _divisor(
 
 
 def stabilizers(factors: Sequence[Factor]) -> list[Stabilizer]:
-    """Returns the stabilizers of factors, without duplicates."""
+    """Returns the stabilizers r of all factors exp(a - r) and a - r, each once."""
     held = [f for f in factors if isinstance(f, Exp | Shift)]
     return list(dict.fromkeys(s.stabilizer for f in held for s in f.r))
 
@@ -126,7 +130,8 @@ def inside_guard(node: Node) -> int | None:
 
 
 def _multiple(node: Node) -> tuple[Node, float]:
-    """Returns a row as a number times another row."""
+    """Follows a row back through views, and through multiplications and divisions by constants.
+    Returns the value that it is a multiple of, and the number."""
     number = 1.0
     while True:
         other = splat(node.args[1]) if len(node.args) == 2 else None

@@ -49,7 +49,7 @@ class Sums:
         self._sums: dict[TermValue, Sum] = {}
 
     def sum(self, value: TermValue) -> Sum:
-        """Returns a value as a sum of terms."""
+        """Returns a value as a sum of products (terms), cached."""
         if value not in self._sums:
             self._sums[value] = self._sum(value)
         return self._sums[value]
@@ -198,7 +198,9 @@ class Sums:
         return Term(1.0, (), (MaskFactor(test, keep),))
 
     def _exp(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
-        """exp(a - r) * exp(rows), where r is a running bound of a."""
+        """Returns exp of a sum as the product exp(a - r) * exp(rows). Here r is a running max or
+        min of a, and rows are values without the streamed axis. Raises Refusal if the sum has a
+        product with a state."""
         node = value.node
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
@@ -296,7 +298,8 @@ class Sums:
         return Power(TermValue(make(op, (inner,)), row.names))
 
     def _row_exp(self, op: str, number: float, row: TermValue) -> Power:
-        """Returns exp(number * row), which is a power if the row is a logarithm."""
+        """Returns exp(number * row) as a factor, for a row without the streamed axis. If the row is
+        log(x) and `number` is 1 or -1, that is x or 1 / x."""
         inner = row.node
         if inner.op == ELEMENTWISE[op].inverse and number in (1, -1):
             (below,) = self.region.operand_values(row)
@@ -308,7 +311,8 @@ class Sums:
     # ---- a - r
 
     def _split(self, terms: Sum) -> tuple[Sum, list[tuple[float, TermValue]], Sum]:
-        """Splits terms: those without a state, single rows with their numbers, and the rest."""
+        """Splits the terms of a sum in three: those without states; rows (values without the
+        streamed axis) that depend on states, each with its number; and all others."""
         fixed: list[Term] = []
         rows: list[tuple[float, TermValue]] = []
         rest: list[Term] = []
@@ -334,14 +338,13 @@ class Sums:
         return [(number, row) for number, row in total.values() if number]
 
     def is_fixed(self, factor: Factor) -> bool:
-        """True if a factor contains no state."""
+        """True if a factor is a value, or its reciprocal, that depends on no state, so that the
+        loop never has to correct it."""
         return isinstance(factor, Power) and not self.region.depends(factor.value)
 
     def grouped(self, value: TermValue) -> Sum:
-        """Returns the sum with a - r as one factor.
-
-        Raises Refusal if no r follows a along the loop.
-        """
+        """Returns a value as a sum of terms in which each a - r, a value minus a running reference,
+        is one factor. Raises Refusal if there is no such reference r for an a."""
         return self._grouped(value, self.sum(value))
 
     def _grouped(self, value: TermValue, terms: Sum) -> Sum:
@@ -371,7 +374,8 @@ class Sums:
         return (Term(1.0, (), (Shift(fixed, tuple(stabilized)),)), *others, *rest)
 
     def _together(self, terms: Sum) -> Sum:
-        """Returns a sum without states as one factor."""
+        """Returns a sum of several terms without states as a single factor. Unchanged if a term has
+        a state, or if none has the streamed axis."""
         fixed, _, _ = self._split(terms)
         if fixed != terms or len(terms) == 1 or all(t.is_row for t in terms):
             return terms

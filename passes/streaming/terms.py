@@ -48,7 +48,7 @@ class TermValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Power:
-    """A value, or its reciprocal."""
+    """A factor of a term: a value, or 1 / value if `power` is -1."""
 
     value: TermValue
     power: int = 1
@@ -90,7 +90,8 @@ class ScaledStabilizer:
 
 @dataclass(frozen=True)
 class Exp:
-    """exp or exp2 of (a - r). `bare`: it is nan if every a is infinite, as in the function."""
+    """A factor of a term: exp or exp2 of (a - r). `bare`: it is nan if every a is infinite, as in
+    the function."""
 
     op: str
     a: Sum
@@ -100,7 +101,7 @@ class Exp:
 
 @dataclass(frozen=True)
 class Shift:
-    """a - r; if r is empty, a sum that no state changes."""
+    """A factor of a term: a - r; if r is empty, it is a sum that no state changes."""
 
     a: Sum
     r: tuple[ScaledStabilizer, ...]
@@ -118,7 +119,8 @@ Factor = Power | MaskFactor | Exp | Shift | TieFactor
 
 
 def follows(factor: Factor) -> TypeGuard[Exp | Shift | TieFactor]:
-    """True if a factor changes with running values."""
+    """True if a factor contains running values (states), so that the loop has to correct earlier
+    sums of it when they change."""
     return isinstance(factor, TieFactor) or (isinstance(factor, Exp | Shift) and bool(factor.r))
 
 
@@ -131,7 +133,7 @@ class Term:
     factors: tuple[Factor, ...] = ()
 
     def times(self, other: Term) -> Term:
-        """Returns the product."""
+        """Returns the product of two terms."""
         rows, factors = (*self.rows, *other.rows), (*self.factors, *other.factors)
         return Term(self.number * other.number, rows, factors)
 
@@ -140,7 +142,8 @@ class Term:
         return replace(self, number=self.number * number)
 
     def without(self, part: Term) -> Term:
-        """Returns this term without rows and factors that it contains."""
+        """Returns this term divided by the rows and factors of `part`, all of which it contains;
+        the number stays."""
         rows, factors = list(self.rows), list(self.factors)
         for row in part.rows:
             rows.remove(row)
@@ -158,14 +161,16 @@ Sum = tuple[Term, ...]
 
 
 def product(a: Sum, b: Sum) -> Sum:
-    """Returns the product, multiplied out."""
+    """Returns the product of two sums, multiplied out to one sum of terms. Raises Refusal if it has
+    too many."""
     if len(a) * len(b) > MAX_TERMS:
         raise Refusal(f"a product has {len(a) * len(b)} terms, more than {MAX_TERMS}")
     return tuple(x.times(y) for x in a for y in b)
 
 
 def common(terms: Sum) -> Term:
-    """Returns the rows and factors that several terms have in common."""
+    """Returns a term of the rows and factors that all `terms` contain; the term 1 for fewer than
+    two."""
     if len(terms) < 2:
         return Term()
     rows, factors = Counter(terms[0].rows), Counter(terms[0].factors)
@@ -234,13 +239,15 @@ class Writer:
         self.forms: dict[Node, str] = {}
 
     def node(self, node: Node) -> str:
-        """Returns the text of a value: its formula in states, or its name."""
+        """Returns the text of a value for the log: its name, or a formula of its operands if it
+        depends on a state (running value) or has no name."""
         if node not in self.forms:
             self.forms[node] = self._formula(node)
         return self.forms[node]
 
     def _formula(self, node: Node) -> str:
-        """Returns a row as a formula if it depends on a state."""
+        """Returns the text of a value: a number, the name if no state (running value) is behind it,
+        else a formula of its operands' texts."""
         if is_number(node):
             return f"{number(node):g}"
         if node in self.names and node not in self.after:
@@ -264,7 +271,8 @@ class Writer:
         return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
 
     def stabilizer(self, scaled: ScaledStabilizer) -> str:
-        """Returns the text of one part of -r."""
+        """Returns the text of one summand of -r, with its sign. Here r is the reference that the
+        term subtracts from a."""
         sign = " - " if scaled.number > 0 else " + "
         size = abs(scaled.number)
         stabilizer = scaled.stabilizer
@@ -272,12 +280,12 @@ class Writer:
         return sign + (text if size == 1 else f"{size:g} {text}")
 
     def reference(self, r: Sequence[ScaledStabilizer]) -> str:
-        """Returns the text of r."""
+        """Returns the text of r, the sum of stabilizers that a - r subtracts."""
         text = "".join(self.stabilizer(ScaledStabilizer(-s.number, s.stabilizer)) for s in r)
         return text.removeprefix(" + ").strip()
 
     def product(self, number: float, factors: Sequence[Factor]) -> str:
-        """Returns the text of a product."""
+        """Returns the text of a number times factors; the number 1 is left out."""
         shown = [self.factor(f) for f in factors]
         if number != 1 or not shown:
             shown.insert(0, f"{number:g}")
@@ -302,7 +310,8 @@ class Writer:
         return f"{'sum' if state.kind == 'dot' else state.kind}_k {summand}"
 
     def form(self, form: Form) -> str:
-        """Returns the text of a reduction in terms of states."""
+        """Returns the text of a reduction's value as a sum of number * state * rows; "0" without
+        summands."""
         text = ""
         for part in form:
             sign = "-" if part.number < 0 else "+"

@@ -40,7 +40,9 @@ def transpose_operands(block: Block, log: Log) -> Block:
 
 
 def _across(stream: Node, cpu: Cpu) -> AxisOrders:
-    """Returns the strided arguments that several programs would transpose."""
+    """Returns the arguments of a stream that should be read from a transposed copy, by number, with
+    the axis order of the copy. They are strided along the axis that a dot-product instruction
+    contracts, and the copy costs less than transposing in every program."""
     states, _, finish = stream.blocks
     try:
         axes, schedule = stream_axes(stream), PanelPolicy(stream, cpu).of(stream)
@@ -85,7 +87,8 @@ def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
 
 
 def _reading(stream: Node, turned: AxisOrders) -> Node:
-    """Returns the stream on copies of some arguments, whose axes it transposes back."""
+    """Returns the stream on transposed copies of the arguments in `turned`. Its blocks transpose
+    them back, which costs no copy there."""
     states, correct, finish = stream.blocks
     args = [
         make("transpose", (a,), {"perm": turned[i]}) if i in turned else a
@@ -102,7 +105,8 @@ def _reading(stream: Node, turned: AxisOrders) -> Node:
 
 
 def _on(block: Block, start: tuple[Node, ...], own: list[Node], backs: list[Node]) -> Block:
-    """Returns a block with the parameters `start` and `own`, whose nodes read `backs` instead."""
+    """Returns a block with the parameters `start` and `own`. Its nodes read the values `backs`
+    instead of the old parameters after `start`."""
     done = {p: p for p in start}
     done.update(zip(block.params[len(start) :], backs, strict=True))
     return remade_block(block, remade(block.results, done), [*start, *own])

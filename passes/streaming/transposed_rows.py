@@ -33,7 +33,8 @@ def transpose_rows(block: Block, log: Log) -> Block:
 
 
 def _turned(dot: Node, cpu: Cpu) -> Node | None:
-    """Returns the matmul of transposed rows; None if no rows are strided, or a copy costs more."""
+    """Returns the matmul on a transposed copy of its left operand, whose rows are strided. None if
+    they are not, or if the copy costs more than it saves."""
     try:
         policy = GemmPolicy(dot, cpu)
         inputs, output = dot_axes(dot)

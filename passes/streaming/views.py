@@ -52,7 +52,8 @@ def _reading(stream: Node) -> Node:
 
 
 def _chain(arg: Node) -> list[Node]:
-    """Returns the views from an argument back to the sliced array; empty if there is none."""
+    """Returns the views from a stream's argument back to the slice that is taken first; empty if
+    there is no slice among them."""
     found: list[Node] = []
     while is_view(arg) and not repeats(arg):
         found.append(arg)
@@ -63,7 +64,8 @@ def _chain(arg: Node) -> list[Node]:
 
 
 def _is_most(part: Node, parts: set[Node]) -> bool:
-    """True if the parts are at least half of an array."""
+    """True if `parts`, which are slices, together have at least half of the elements of the array
+    that `part` is sliced from."""
     (whole,) = part.args
     sizes = [p.tensor.size for p in parts if p.args[0] is whole]
     total = sum(s for s in sizes if isinstance(s, int))
@@ -77,7 +79,8 @@ def _rebuilt(
     chains: Mapping[Node, list[Node]],
     args: list[Node],
 ) -> Block:
-    """Returns the block on the parameters `start` and `own`, with the views inside."""
+    """Returns the block with the parameters `start` and `own`, where `own` are whole arrays. The
+    views in `chains`, such as slices, that were outside are applied to them inside the block."""
     done: dict[Node, Node] = {p: p for p in start}
     for (old, chain), arg in zip(chains.items(), args, strict=True):
         made = own[arg]

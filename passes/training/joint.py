@@ -57,7 +57,8 @@ class Joint:
         return frozenset(found)
 
     def name(self, node: Node) -> str:
-        """Returns `%x`, as in the text of the function."""
+        """Returns `%` and the name of a value, as in the text of the function; its op if it has no
+        name."""
         if is_input(node):
             return f"%{node.attrs['name']}"
         return f"%{self.func.body.names.get(node, node.op)}"

@@ -20,7 +20,8 @@ class Network:
         self.room: list[int] = []  # residual capacity; edge `e ^ 1` is the reverse edge
 
     def add(self, start: int, end: int, capacity: int) -> None:
-        """Adds an edge, and its reverse edge without capacity."""
+        """Adds an edge of this capacity from node `start` to node `end`, and its reverse edge of
+        capacity 0, which a residual network needs."""
         for a, b, room in ((start, end, capacity), (end, start, 0)):
             self.edges[a].append(len(self.ends))
             self.ends.append(b)

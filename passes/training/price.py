@@ -96,7 +96,8 @@ class Prices:
         return 1 + int(price) + (2 * bytes_of(node) if self._is_stored_later(node) else 0)
 
     def is_free(self, node: Node) -> bool:
-        """True if a value costs nothing: a view, or a formula."""
+        """True if recomputing a value costs nothing: it is a view, or computed from positions and
+        constants alone."""
         return _is_view(node) or node in self.known
 
     def in_memory(self, node: Node) -> bool:
@@ -114,7 +115,9 @@ class Prices:
         return len({self.joint.barriers[u] for u in users}) > 1
 
     def _is_stored_later(self, node: Node) -> bool:
-        """True if the backward pass needs a value in memory."""
+        """True if the backward pass, when it recomputes a value, has to write it to memory: it is a
+        matmul, or a node that reads operands from memory, such as a matmul, reads it. False if a
+        stream computes it."""
         if node in self.streamed:
             return False
         late = [u for u in self._readers(node) if u in self.joint.late]
@@ -143,7 +146,8 @@ class Prices:
 
 
 def _is_view(node: Node) -> bool:
-    """True if a reader of a node reads the node's source."""
+    """True if a node is a view or one of several results: its readers read the memory of its
+    operand."""
     return ops.is_view(node) or is_item(node)
 
 

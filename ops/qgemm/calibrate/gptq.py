@@ -30,7 +30,7 @@ def inverse_factor(x: Array, damp: float = 0.01) -> Array:
 
 
 def quantize(x: Array, weight: Array, grid: Grid, group: int = 128, damp: float = 0.01) -> Arrays:
-    """Returns the operands after x of the operator that the grid belongs to.
+    """Rounds weights by GPTQ to values of `grid`; returns the operands of its operator after x.
 
     A group's scale is chosen at its first column, from the weights as corrected until then. Raises
     ValueError if groups do not divide k.

@@ -35,7 +35,8 @@ def rotate(x: Any, signs: Array | None = None, np: Any = numpy) -> Any:
 
 
 def incoherence(weight: Array) -> float:
-    """The ratio of the largest size to the root mean square: 1 if all sizes are equal."""
+    """Returns the ratio of the largest absolute weight to the root mean square of all: 1 if all
+    have one absolute value."""
     return float(numpy.abs(weight).max() / numpy.sqrt(numpy.mean(weight**2)))
 
 

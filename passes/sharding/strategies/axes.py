@@ -11,7 +11,8 @@ Dims = Mapping[Node, frozenset[int]]
 
 
 def along(func: Func, starts: Mapping[Node, int]) -> Dims:
-    """Returns for each value the dims that run along these dims, or along copies of them."""
+    """Follows a dim of each of the values `starts` forward through the program. Returns for each
+    value that it reaches the dims that correspond to it."""
     found = {node: frozenset({dim}) for node, dim in starts.items()}
     for node in func.nodes:
         if node.blocks or len(node.types) > 1 or not any(a in found for a in node.args):

@@ -45,7 +45,8 @@ def chained(func: Func, axis: str, log: Log) -> Func:
 
 
 def _chains(turns: RingAnalysis) -> list[list[Node]]:
-    """Returns runs of reductions, each of which depends on one before it by its operands only."""
+    """Returns lists of at least two reductions over a gathered dim, in program order. Each depends
+    on an earlier one of its list, and on nothing else that is computed from these."""
     chains: list[list[Node]] = []
     for end in turns.ends:
         if not reduced_axes(end):
@@ -58,7 +59,8 @@ def _chains(turns: RingAnalysis) -> list[list[Node]]:
 
 
 def _follows(turns: RingAnalysis, chain: Sequence[Node], end: Node) -> bool:
-    """True if a reduction depends on a chain, and on nothing else that depends on it."""
+    """True if reduction `end` depends on a reduction of `chain`, and every value between that
+    depends on the chain can be computed inside of one stream."""
     inner = _between(turns, [*chain, end])
     later = _after(turns.func, chain)
     leaves = {a for n in inner for a in n.args if a not in inner}

@@ -60,7 +60,9 @@ class DraftShardings:
     # ---- what is added
 
     def of(self, node: Node) -> list[DimSharding]:
-        """Returns the sharding of a value so far; parameters start whole, other values open."""
+        """Returns the sharding of each dim of a value so far, as a list that may be changed.
+        Without an annotation, dims of parameters start whole, and those of other values open to
+        propagation."""
         known = node.tensor.sharding
         start = WHOLE if node in self.old.params else OPEN
         return self.dims.setdefault(
@@ -106,7 +108,8 @@ class DraftShardings:
             ) from error
 
     def free_dim(self, node: Node, axis: MeshAxis) -> int | None:
-        """Returns the longest dim that an axis splits evenly, in addition to present axes."""
+        """Returns the dim that a mesh axis splits evenly in addition to the present axes, and of
+        these the longest per rank; None if there is none."""
         sharding = Sharding(self.mesh, tuple(self.of(node)))
         local = [int(str(n)) for n in sharding.local_shape(node.shape)]
         fits = [d for d, n in enumerate(local) if n % axis.size == 0]
@@ -154,7 +157,8 @@ class DraftShardings:
                 self.read_at(self.values[name + GRADIENT], param)
 
     def _readers(self) -> frozenset[Node]:
-        """Returns all nodes that losses and gradients depend on: everything but the update."""
+        """Returns all nodes that losses and gradients depend on; those of the optimizer's update
+        are not among them."""
         grads = [node for name, node in self.values.items() if name.endswith(GRADIENT)]
         new = {node for name, node in self.values.items() if name.endswith(NEXT)}
         return frozenset(topological([*grads, *(r for r in self.old.results if r not in new)]))

@@ -12,7 +12,8 @@ VIEWS = ("transpose", "reshape", "reshard")
 
 
 def products(func: Func, weight: Node) -> Iterator[tuple[Node, int, dict[int, int]]]:
-    """Yields matmuls that read a view of a weight, with the operand number and a map of dims."""
+    """Yields the matmuls that read a weight or a view of it: the matmul, the number of that
+    operand, and a map from the weight's dims to the operand's."""
     views = {weight: {dim: dim for dim in range(weight.tensor.rank)}}
     for node in func.nodes:
         if is_contraction(node):

@@ -53,7 +53,8 @@ class RingAnalysis:
         return is_sum and axes_text(group_of(node.attrs)[1]) == self.axis
 
     def _walk(self) -> set[Node]:
-        """Follows gathered dims; returns the gathers that some node needs whole."""
+        """Follows gathered dims forward from the gathers in `sources`; fills `reached` and `ends`.
+        Returns those gathers that some node or result needs whole."""
         self.ends.clear()
         self.reached = {n: {n.attrs["axis"]: frozenset({n})} for n in self.sources}
         escaped: set[Node] = set()
@@ -68,7 +69,8 @@ class RingAnalysis:
         return escaped & self.sources
 
     def _step(self, node: Node, number: int, dim: int, sources: Sources) -> bool:
-        """True if a node can consume a gathered dim of an operand part by part."""
+        """Records that a node reads the gathered dim `dim` of an operand. False if the node needs
+        the whole of it, rather than one rank's part at a time."""
         if self._end(node, number) == dim:
             self.ends[node] = self.ends.get(node, frozenset[Node]()) | sources
             return True
@@ -86,7 +88,8 @@ class RingAnalysis:
         return False
 
     def _end(self, node: Node, number: int) -> int | None:
-        """Returns the dim of an operand along which a node combines; None if there is none."""
+        """Returns the dim of operand `number` over which a node sums or streams, so that parts can
+        be merged; None if there is none."""
         if self.scatters(node):
             return int(node.attrs["axis"])
         if is_stream(node):

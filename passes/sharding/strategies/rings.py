@@ -54,11 +54,13 @@ class _Ring:
     way: int
 
     def passed(self, x: Node) -> Node:
-        """Returns the part received when every rank passes on its own."""
+        """Returns the permute by which every rank sends its part `x` to the next rank of the ring,
+        and receives one."""
         return make("permute", (x,), {"mesh": self.over["mesh"], "order": self.order})
 
     def part(self, whole: Node, axis: int, turn: int) -> Node:
-        """Returns this step's part of a value that all ranks have whole."""
+        """Slices a value that all ranks have whole to the part that this rank works on in step
+        `turn`."""
         size = int(str(whole.shape[axis]))
         first = self.way * turn % self.ranks * (size // self.ranks)
         if first:
@@ -102,7 +104,7 @@ class _Writer:
     ways: dict[Node, dict[int, int]] = field(default_factory=dict[Node, dict[int, int]])
 
     def written(self) -> Func:
-        """Returns the function."""
+        """Returns the rank's program with ring exchanges in place of gathers."""
         func = self.turns.func
         self.done.update({p: p for p in func.params})
         for node in func.nodes:
@@ -134,7 +136,8 @@ class _Writer:
             self.done[node] = total
 
     def _way(self, node: Node) -> _Ring:
-        """Returns the direction of an end's gathers; a later pass goes back, so no part is kept."""
+        """Returns the ring for the gathers that `node` consumes, with its direction. If an earlier
+        ring passed one of them, this one runs backwards, so no rank keeps a part in between."""
         sources, level = self.turns.ends[node], self.level[node]
         found = [self.ways[s] for s in sources if s in self.ways]
         together = [ways[level] for ways in found if level in ways]
@@ -160,7 +163,8 @@ class _Writer:
         return held
 
     def _travelling(self, node: Node, ring: _Ring) -> Node:
-        """Returns a sum to which each rank adds its share; the owner of the part is last."""
+        """Returns the ring form of a reduce-scatter: the sum for each part travels around the ring,
+        every rank adds its share, and the rank that owns the part is last."""
         value, axis = node.args[0], int(node.attrs["axis"])
         shares = [RingPart(self, ring, t).value(value, axis) for t in (*range(1, ring.ranks), 0)]
         total = shares[0]
@@ -197,7 +201,8 @@ def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
 
 
 def _corrected(correct: Block, index: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
-    """Returns state `index` of `old`, corrected for the new values of those before it."""
+    """Returns state `index` of a stream's `old` states, corrected by the stream's block `correct`
+    for the `new` values of the states before it."""
     given = [*old, *new, *old[len(new) :]]
     result = correct.results[index]
     return remade([result], dict(zip(correct.params, given, strict=True)))[result]
@@ -216,7 +221,8 @@ class RingPart:
     given: dict[Node, Node] = field(default_factory=dict[Node, Node])
 
     def states(self, stream: Node) -> list[Node]:
-        """Returns the states of a stream for this part alone."""
+        """Returns the states (running values) that a stream would have after this rank's current
+        part alone."""
         block = stream.blocks[0]
         self.given = dict(zip(block.params, stream.args, strict=True))
         for state in block.results:
@@ -224,7 +230,9 @@ class RingPart:
         return [self.made[state, None] for state in block.results]
 
     def seen(self, hiding: Mapping[Node, int]) -> Node | None:
-        """Returns a test for visible elements in this part; None if no select hides any."""
+        """Returns a scalar bool: True if a mask leaves any element of this part visible. None if no
+        select hides elements. `hiding`: the selects of masks, with the number of the operand for
+        visible elements."""
         for (node, _), made in self.made.items():
             chosen = choice(made) if node in hiding else None
             if chosen is not None:
@@ -243,7 +251,8 @@ class RingPart:
         return make(node.op, args, node.attrs, hint=node.type)
 
     def value(self, node: Node, axis: int | None) -> Node:
-        """Returns a value on this part; its axis `axis` is the gathered one (None: it has none)."""
+        """Returns `node` computed for the rank's current part, where its axis `axis` is the
+        gathered one; None for `axis` means that it has no such axis."""
         key = (node, axis)
         if key not in self.made:
             self.made[key] = self._value(node, axis)
@@ -274,7 +283,8 @@ class RingPart:
         return held
 
     def _passed(self, node: Node, axis: int) -> Node | None:
-        """Returns a node on the part, by its axis rule; None if the axis does not pass through."""
+        """Returns `node` on the rank's current part, where its axis `axis` is the gathered one.
+        None if its axis rule does not map that axis to axes of the operands."""
         try:
             axes = operand_axes(node, axis) if node.args else None
         except RuleError:

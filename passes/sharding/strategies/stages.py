@@ -36,7 +36,8 @@ class Stages:
     results: tuple[tuple[Place, str], ...]
 
     def sent(self) -> dict[str, tuple[Place, tuple[Place, ...]]]:
-        """Returns the values sent between stages: the sender, and the receivers."""
+        """Returns for the name of each value that is sent between stages: the part that computes
+        it, and the parts of other stages that read it."""
         makers = {name: place for place, part in self.parts.items() for name in part.makes}
         found: dict[str, tuple[Place, tuple[Place, ...]]] = {}
         for name, maker in makers.items():
@@ -74,7 +75,7 @@ def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) ->
 
 
 def _reached(func: Func, start: Node) -> set[Node]:
-    """Returns all nodes that depend on a parameter."""
+    """Returns the node `start`, a parameter, and all nodes that depend on it."""
     found = {start}
     for node in func.nodes:
         if not found.isdisjoint(node.args):
@@ -83,7 +84,8 @@ def _reached(func: Func, start: Node) -> set[Node]:
 
 
 def _cuts(forward: Sequence[Node], count: int) -> list[Node]:
-    """Returns values that connect all nodes before them with all after them, at even work."""
+    """Returns `count` - 1 values between which stages have about equal work. Each is the only value
+    that is live where it is computed. Raises UsageError if there are too few."""
     order = {node: i for i, node in enumerate(forward)}
     last = dict(order)
     for node in forward:
@@ -115,7 +117,8 @@ def _work(node: Node) -> int:
 def _placed(
     func: Func, forward: Sequence[Node], moving: set[Node], cuts: Sequence[Node], count: int
 ) -> dict[Node, Place]:
-    """Returns the part of every node that depends on the batch; readers recompute the others."""
+    """Returns the part (kind and stage) of every node that depends on the parameter that the chain
+    starts with. The others are recomputed by the parts that read them."""
     place: dict[Node, Place] = {}
     stage = 0
     for node in forward:

@@ -78,7 +78,7 @@ class Fuel:
     left: int | None = None
 
     def take(self) -> bool:
-        """Uses one unit. Returns False if none is left."""
+        """Uses one of the remaining rewrites. Returns False if none is left."""
         if self.left is None:
             return True
         if self.left <= 0:
@@ -128,7 +128,7 @@ class Log:
         return True
 
     def allow(self, inexact: Inexact) -> None:
-        """States that what was rewritten is inexact by design, and how far it may be off."""
+        """Records that the rewrites of this pass change results by up to `inexact`, by design."""
         self.inexact |= inexact
 
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:

@@ -69,7 +69,9 @@ def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tu
 
 
 def cut(func: Func) -> Parts | None:
-    """The parts of a function; None if nothing can be prepared."""
+    """Cuts a lowered function into the part that depends only on weights and the part that runs in
+    every call. None if nothing can be computed from weights alone.
+    """
     crossing = _crossing(func)
     before, after = Builder(), Builder()
     known = {p: p for p in func.params}
@@ -109,14 +111,16 @@ def _crossing(func: Func) -> list[Node]:
 
 
 def _params(func: Func, values: Iterable[Node]) -> list[Node]:
-    """Parameters for values, with the values' names."""
+    """Returns a new parameter for each value, of its type and with its name, made unique among the
+    parameters of `func`.
+    """
     taken = {str(p.attrs["name"]) for p in func.params}
     names = [func.body.names.get(v, "kept") for v in values]
     return [param(unique_name(n, taken, {}), v.type) for n, v in zip(names, values, strict=True)]
 
 
 def _read(func: Func, values: Iterable[Node]) -> tuple[int, ...]:
-    """Indices of the parameters of `func` that some values depend on."""
+    """Returns the indices of the parameters of `func` on which some of the values depend."""
     needed = set(topological(values))
     return tuple(i for i, p in enumerate(func.params) if p in needed)
 

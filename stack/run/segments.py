@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Collectives that start together."""
+    """Collectives of a rank's program that start at the same time."""
 
     nodes: tuple[Node, ...]
 
@@ -59,7 +59,9 @@ class Meeting:
 
 @dataclass(frozen=True)
 class SegmentStep:
-    """A segment or a group of collectives, and the values that are dead after it."""
+    """One segment of computation, or one group of collectives, and the values that no later step
+    needs.
+    """
 
     work: Segment | Meeting
     last: tuple[Node, ...]
@@ -68,7 +70,7 @@ class SegmentStep:
 def steps_of(
     func: Func, bucket: int = 0, again: bool = True, balance: float = 0.0
 ) -> list[SegmentStep]:
-    """The steps of a rank's program.
+    """Cuts a rank's program into steps: segments of computation, and the collectives between them.
 
     Args:
         bucket: bytes of collectives that are collected before a segment ends for them. 0 chooses a
@@ -171,7 +173,9 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 
 def _cut(func: Func, order: Sequence[Node], bucket: int, balance: float) -> list[Segment | Meeting]:
-    """Cuts the nodes into segments and collectives."""
+    """Cuts a rank's nodes, in execution order, into segments of computation and the collectives
+    between them.
+    """
     sources = _sources(order, streamed(order, func.results, balance))
     place = {node: i for i, node in enumerate(order)}
     last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}

@@ -212,7 +212,9 @@ class ArraySpace:
         return tuple(place)
 
     def scatter(self, x: Array, place: tuple[Array, ...], updates: Array, kind: str) -> Array:
-        """x with updates combined into the elements at `place`; does not write to x."""
+        """Returns a copy of array `x` in which `updates` are combined into the elements at the
+        indices `place`, by the op that `kind` names.
+        """
         raise NotImplementedError
 
     # ---- reductions and contractions
@@ -245,7 +247,7 @@ class ArraySpace:
         return self.xp.flip(out, axis) if node.attrs["reverse"] else out
 
     def running(self, kind: str, x: Array, axis: int) -> Array:
-        """Inclusive scan of an array along an axis, with the op that `kind` names, such as "sum"."""
+        """Inclusive scan of an array along an axis, with the op that `kind` names: "sum", "max"."""
         raise NotImplementedError
 
     def op_sort(self, node: Node, *args: Array) -> tuple[Array, ...]:

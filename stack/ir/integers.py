@@ -53,7 +53,7 @@ class Integers:
         return combine(node.op, parts[0], parts[1])
 
     def divisor(self, node: Node) -> int:
-        """Returns a number that divides every possible value of a node; 0 if the value is always 0."""
+        """Returns a number that divides every possible value of a node; 0 if it is always 0."""
         if node not in self.divisors:
             self.divisors[node] = self._divisor(node)
         return self.divisors[node]

@@ -93,11 +93,15 @@ class Relation(ABC):
 
     @abstractmethod
     def push(self, operand: int, region: Region) -> list[Region | None]:
-        """The region of each result that can depend on a region of an operand."""
+        """Returns the region of each result that can depend on a region of operand number
+        `operand`.
+        """
 
     @abstractmethod
     def footprint(self, region: Region, result: int = 0) -> list[Region | None]:
-        """The region of each operand that a region of a result may depend on."""
+        """Returns the region of each operand on which a region of result number `result` may
+        depend.
+        """
 
     def pull(self, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
         """Index of each operand for one element of result 0 and one index of each reduced axis."""

@@ -114,7 +114,7 @@ class Sharding:
         )
 
     def closed(self) -> Sharding:
-        """Returns the same distribution of a value, to which sharding propagation may add no axes."""
+        """Returns the same distribution of a value, but sharding propagation may add no axes."""
         dims = tuple(DimSharding(joined(dim.axes)) for dim in self.dims)
         return Sharding(self.mesh, dims, (), joined(self.partial), self.kind)
 

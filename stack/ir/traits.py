@@ -106,7 +106,7 @@ def equates(node: Node) -> bool:
 
 
 def connective(node: Node) -> int:
-    """Returns 1 if a node is the logical and of two conditions, -1 if it is the logical or, else 0."""
+    """Returns 1 if a node is the logical and of two conditions, -1 if it is the or, else 0."""
     facts = algebra_of(node)
     if dict(facts.absorbing) == {0: 0, 1: 0}:
         return 1
@@ -399,7 +399,7 @@ def is_group(node: Node) -> bool:
 
 
 def runs_blocks(node: Node) -> bool:
-    """True if a node executes the blocks that it has: control flow, a fusion, a stream or a kernel."""
+    """True if a node executes its blocks: control flow, a fusion, a stream or a kernel."""
     return (is_control(node) or is_group(node)) and bool(node.blocks)
 
 

@@ -83,7 +83,7 @@ class Scope:
         return self._uses[0].get(node, ())
 
     def is_result(self, node: Node) -> bool:
-        """True if the block that is being rewritten, or an open block inside it, returns the node."""
+        """True if the block that is being rewritten, or an open block in it, returns the node."""
         self.asked = True
         return node in self._uses[1]
 

@@ -163,7 +163,7 @@ def _signs(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
 def _powers(
     shape: tuple[int, ...], exponents: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns random numbers of both signs, `10 ** e` with e uniform between the two `exponents`."""
+    """Returns random numbers of both signs, `10 ** e` with e uniform between both `exponents`."""
     return _signs(shape, rng) * 10.0 ** rng.uniform(*exponents, shape)
 
 

@@ -50,7 +50,9 @@ class FormedGroup:
 
 @dataclass(frozen=True)
 class RefusedFusion:
-    """Two neighbours that fusion did not join: their source lines and the reason, see `REASONS`."""
+    """Two neighbouring groups that fusion did not join: their source lines, and the reason, one of
+    `REASONS`.
+    """
 
     producer: str
     consumer: str
@@ -62,7 +64,7 @@ class RefusedFusion:
 
 @dataclass(frozen=True)
 class Note:
-    """Free text of a pass and the source lines that it is about; () for the whole program."""
+    """A remark of a pass as text, and the source lines that it is about; () for the whole program."""
 
     text: str
     source: Lines = ()

@@ -51,7 +51,7 @@ class Compiled:
 
     @property
     def graphs(self) -> Sequence[CompiledGraph]:
-        """The compiled graphs of the user's callable, oldest first; empty if it was not called yet."""
+        """The compiled graphs of the user's callable, oldest first; empty before the first call."""
         return self._calls.graphs if self._calls is not None else ()
 
     @property

@@ -36,7 +36,8 @@ Held = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class Parts:
-    """A lowered function in two parts.
+    """A lowered function cut into a part that runs once for given weights and a part that runs in
+    every call.
 
     Attributes:
         prepare: computes the cached values from weights.
@@ -52,7 +53,8 @@ class Parts:
 
 
 def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tuple[Stages, Stages]:
-    """The stages of a program with constant weights; memory is planned later, in its parts.
+    """Returns the stages of a program with constant weights, up to the cut in two parts. Memory is
+    planned later, in each part.
 
     Raises UsageError if a user's pipeline replaces the stages that form groups.
     """

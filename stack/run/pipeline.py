@@ -96,7 +96,8 @@ def pipeline(
     chunks: int = 0,
     send: float = 0.0,
 ) -> Timetable:
-    """The schedule of `batches` microbatches.
+    """Returns the timetable of one training step of pipeline parallelism, with the schedule `kind`
+    and `batches` microbatches.
 
     Args:
         times: seconds of F, B and W of a chunk; by default B and W take as long as F each.

@@ -31,7 +31,7 @@ Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # computation, and the collecti
 
 @dataclass(frozen=True)
 class Segment:
-    """A computation of one rank between collectives.
+    """A part of a rank's program, without communication, that runs between two collectives.
 
     Attributes:
         func: computes `outputs` from `inputs`.
@@ -313,8 +313,8 @@ def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozen
 
 
 def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
-    """Returns the nodes of a run and those that it recomputes, because their values are not passed
-    between segments.
+    """Returns the nodes of a segment, and those outside of it that the segment computes again
+    because their values are not passed between segments.
     """
     found = dict.fromkeys(run)
     pending = [a for n in run for a in n.args]
@@ -344,7 +344,7 @@ def _size(node: Node) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """The larger of a collective's input and output, in bytes."""
+    """Returns the larger size, in bytes, of a collective's result and its operands."""
     return max(map(_size, (node, *node.args)))
 
 

@@ -122,7 +122,7 @@ class Gpu(Target):
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes of shared memory that may hold the operands of a block: all but those for barriers."""
+        """Bytes of shared memory that may hold operands of a block: all but those for barriers."""
         return self.shared_bytes - BARRIER_BYTES
 
     @property
@@ -175,8 +175,8 @@ class Cpu(Target):
 
     @property
     def kept_bytes(self) -> int:
-        """The part of the second-level cache, in bytes, that may hold values of a row between two
-        passes over it.
+        """The part of the second-level cache, in bytes, that a kernel may use to stage values of a
+        row.
         """
         return int(self.rows.kept_share * self.cache_bytes)
 

@@ -240,7 +240,7 @@ class Op:
 
     @cached_property
     def elements(self) -> tuple[element_types.Elements, ...]:
-        """The element types and limits of the operands."""
+        """The required element type and value limits of each operand, parsed from the axis rule."""
         left = self.rule.partition("->")[0]
         return tuple(element_types.split(side)[1] for side in left.split(","))
 

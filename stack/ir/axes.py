@@ -170,7 +170,7 @@ def _length(axis: Axis, sizes: Mapping[str, Dim]) -> Dim:
 
 
 def unmarked(rule: Rule) -> Rule:
-    """The rule without marks."""
+    """Returns the axis rule with the marks `!`, `^` and `~` removed from all dims."""
     sides = (tuple(tuple(Axis(a.names) for a in o) for o in s) for s in (rule.inputs, rule.outputs))
     return Rule(*sides)
 
@@ -226,7 +226,9 @@ def names(rank: int) -> tuple[str, ...]:
 
 
 def plain(axes: Sequence[str], mark: str = "") -> Operand:
-    """An operand of single-name axes."""
+    """Returns an operand of an axis rule in which each dim is a single axis of this name, all with
+    the same mark.
+    """
     return tuple([_single(name, mark) for name in axes])
 
 

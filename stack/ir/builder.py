@@ -107,7 +107,7 @@ class Builder:
         return node
 
     def note(self, node: Node, name: str | None = None) -> None:
-        """Adds the builder's current source lines, and optionally a name, to the tables of a node."""
+        """Adds the builder's current source lines, and optionally a name, to those of a node."""
         if self.loc:
             self.locs[node] = tuple(dict.fromkeys((*self.locs.get(node, ()), *self.loc)))
         if name:

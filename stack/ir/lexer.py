@@ -95,7 +95,7 @@ class Cursor:
         return False
 
     def expect(self, text: str) -> None:
-        """Consumes the next token if it is this punctuation mark or word; else raises ParseError."""
+        """Consumes the next token if it is this mark or word; else raises ParseError."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self.next.text!r}")
 

@@ -44,9 +44,10 @@ class Message(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def messages(size: int, ranks: int, overlap: Overlap) -> tuple[Message, ...]:
-    """All messages of a halo exchange, including those of a rank to itself.
+    """Returns all messages of a halo exchange, in which ranks with disjoint parts of a dim get the
+    overlapping parts `overlap`. Includes those of a rank to itself.
 
-    The ranks hold disjoint parts of ceil(size / ranks) elements and need the parts of `overlap`.
+    The disjoint parts have ceil(size / ranks) elements.
     """
     part = -(-size // ranks)
     found: list[Message] = []

@@ -153,7 +153,7 @@ def _fitting(mesh: Mesh, size: int) -> str:
 
 
 def replicated(mesh: Mesh, rank: int) -> Sharding:
-    """A value of that rank, replicated on all devices."""
+    """Returns the sharding of a value with `rank` dims of which every device has a full copy."""
     return Sharding(mesh, (WHOLE,) * rank)
 
 
@@ -185,7 +185,7 @@ def _sharded(
 
 
 def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
-    """The size of the longest part of a dim."""
+    """Returns the size of the longest part of a dim of `size` elements that these mesh axes split."""
     for axis in axes:
         size = floordiv(add(size, axis.size - 1), axis.size)
     return size

@@ -162,7 +162,7 @@ def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
 
 
 def _stacked(values: Sequence[Node]) -> Node:
-    """Stacks values of one type along a new first axis."""
+    """Returns a `concat` node that stacks values of one type along a new first axis."""
     type_ = values[0].tensor
     rows = [make("reshape", (v,), hint=type_.with_shape((1, *type_.shape))) for v in values]
     return make("concat", rows, {"axis": 0})

@@ -88,12 +88,12 @@ class Group:
 
     @cached_property
     def reduces(self) -> bool:
-        """True if a member is a reduction."""
+        """True if the group contains a reduction."""
         return any(map(is_reduction, self.members))
 
     @cached_property
     def held(self) -> frozenset[Node]:
-        """The members as a set."""
+        """The members of the group, as a set for fast lookup."""
         return frozenset(self.members)
 
     @property

@@ -50,8 +50,8 @@ class FormedGroup:
 
 @dataclass(frozen=True)
 class RefusedFusion:
-    """Two neighbouring groups that fusion did not join: their source lines, and the reason, one of
-    `REASONS`.
+    """Two neighbouring groups that fusion did not join, with their source lines and the reason.
+    `kind` is the reason in one word, one of `REASONS`.
     """
 
     producer: str
@@ -64,7 +64,7 @@ class RefusedFusion:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark of a pass as text, and the source lines that it is about; () for the whole program."""
+    """A remark of a pass, and the source lines that it is about; () for the whole program."""
 
     text: str
     source: Lines = ()

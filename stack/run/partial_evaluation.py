@@ -53,8 +53,9 @@ class Parts:
 
 
 def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tuple[Stages, Stages]:
-    """Returns the stages of a program with constant weights, up to the cut in two parts. Memory is
-    planned later, in each part.
+    """Returns two lists of stages for a program with constant weights: the stages that form groups,
+    with pass `freeze` added, and the stages that lower groups, without memory planning. Memory is
+    planned later, in each of the two parts.
 
     Raises UsageError if a user's pipeline replaces the stages that form groups.
     """

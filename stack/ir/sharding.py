@@ -185,7 +185,7 @@ def _sharded(
 
 
 def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
-    """Returns the size of the longest part of a dim of `size` elements that these mesh axes split."""
+    """Returns the longest size of a part of a dim with `size` elements, split by mesh axes."""
     for axis in axes:
         size = floordiv(add(size, axis.size - 1), axis.size)
     return size

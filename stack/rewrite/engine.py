@@ -78,7 +78,7 @@ class Scope:
         return table, frozenset(results)
 
     def users(self, node: Node) -> Sequence[Node]:
-        """Returns the nodes of the block, and of its open blocks, that have `node` as an operand."""
+        """Returns the nodes of the block and its open blocks that have `node` as an operand."""
         self.asked = True
         return self._uses[0].get(node, ())
 

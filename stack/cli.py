@@ -56,7 +56,7 @@ COMMANDS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with all subcommands."""
+    """Returns the argument parser of command `stackc`, with a subparser for each subcommand."""
     parser = argparse.ArgumentParser(
         prog="stackc",
         description=TEXT,
@@ -71,7 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class Version(argparse.Action):
-    """Print the version and exit. It is looked up only when it is asked for."""
+    """The argparse action of `--version`: prints the version and exits. Looks the version up only
+    then, so that other commands start faster.
+    """
 
     def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, 0, help="print the version and exit")

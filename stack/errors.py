@@ -34,7 +34,9 @@ class RuleError(StackError):
 
 
 class SymbolicSize(StackError, TypeError):
-    """An operation needs a number, but the size contains symbols."""
+    """Raised if a number is needed, but a size is an expression of size symbols, whose values are
+    unknown.
+    """
 
 
 class VerifyError(StackError):
@@ -71,12 +73,16 @@ class VerifyError(StackError):
         return "\n".join(lines)
 
     def found_after(self, pass_name: str) -> VerifyError:
-        """The same error, attributed to a pass."""
+        """Returns a copy of this error that names the pass `pass_name` as the one after which the
+        error was found.
+        """
         return VerifyError(self.rule, self.node, self.source, pass_name)
 
 
 class UnsupportedOp(StackError):
-    """Lists all ops without a native lowering, each with its source lines."""
+    """Raised for a program with ops that have no native lowering. The message lists each with its
+    source lines.
+    """
 
     exit_code = 3
 
@@ -162,7 +168,9 @@ def unknown_name(
 
 
 def _likeness(name: str, known: str) -> tuple[bool, float]:
-    """Ranks names that contain the word first, then by their common letters."""
+    """Returns a sort key, larger for a better match: True if `known` contains `name`, then the
+    similarity of their letters.
+    """
     a, b = name.lower(), known.lower()
     return a in b, difflib.SequenceMatcher(None, b, a).ratio()
 

@@ -133,7 +133,7 @@ def make(op: str, *args: Node, source: str = "", **attrs: Any) -> Node:
 
 
 def const(value: float) -> Node:
-    """A scalar."""
+    """Returns a node of op "const" that holds this number as a scalar."""
     return make("const", value=float(value))
 
 
@@ -163,12 +163,16 @@ class Rule:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Operand axes that are not in the result, in order of first use."""
+        """Names of the axes that an operand has and the result lacks, in order of first use. The op
+        reduces them.
+        """
         names = dict.fromkeys(itertools.chain(*self.operands))
         return tuple(n for n in names if n not in self.result)
 
     def sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """The size of every axis. Raises MiniError if an axis has two sizes."""
+        """Returns the size of every named axis, from the shapes of the operands. Raises MiniError
+        if a shape has the wrong rank or an axis has two sizes.
+        """
         found: dict[str, int] = {}
         for names, shape in zip(self.operands, shapes, strict=True):
             if len(names) != len(shape):
@@ -302,7 +306,9 @@ def _dot_type(args: tuple[Node, ...], attrs: dict[str, Any]) -> Type:
 
 
 def _dot_gradient(node: Node, g: Node) -> list[Node | None]:
-    """The gradients of a matmul are matmuls: the rule swaps the result and one operand."""
+    """Returns the gradients of a matmul's operands. Each is a matmul, of the gradient `g` of the
+    result and the other operand: its axis rule swaps the result with the operand.
+    """
     (x, y), rule = node.args, rule_of(node)
     left, right = rule.operands
     return [
@@ -481,7 +487,9 @@ class Func:
 
     @cached_property
     def users(self) -> dict[Node, list[Node | None]]:
-        """Maps each value to its users; None represents the caller."""
+        """Maps each node to the nodes that read it. The list of a result ends with None, which
+        stands for the caller.
+        """
         found: dict[Node, list[Node | None]] = {}
         for node in self.nodes:
             for arg in dict.fromkeys(node.args):
@@ -643,7 +651,9 @@ class Tracer:
 
 
 def user_line() -> str:
-    """The running line of the user's program: the first stack frame outside of this file."""
+    """Returns `file:line` of the line of the user's program that runs now: the innermost stack
+    frame outside of this file. "" if there is none.
+    """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -769,13 +779,15 @@ RewriteRule = Callable[[Node], "Node | None"]
 
 
 def _is(node: Node, value: float) -> bool:
-    """True for the scalar constant of this value and sign: 0.0 is not -0.0."""
+    """True if a node is the scalar constant `value`. Compares signs too: 0.0 is not -0.0."""
     found = float(node["value"]) if node.is_scalar_const else nan
     return found == value and copysign(1.0, found) == copysign(1.0, value)
 
 
 def no_op(node: Node) -> Node | None:
-    """x * 1, x / 1, x + -0.0 and x - 0.0 are x. x + 0.0 is not: -0.0 + 0.0 is 0.0."""
+    """Rewrite rule: replaces x * 1, x / 1, x + -0.0 and x - 0.0 by x. Keeps x + 0.0, because -0.0 +
+    0.0 is 0.0. Returns None for other nodes.
+    """
     if node.op in ("mul", "div", "add", "sub"):
         neutral = {"mul": 1.0, "div": 1.0, "add": -0.0, "sub": 0.0}[node.op]
         x, y = node.args
@@ -787,14 +799,16 @@ def no_op(node: Node) -> Node | None:
 
 
 def double_negation(node: Node) -> Node | None:
-    """-(-x) is x."""
+    """Rewrite rule: replaces -(-x) by x. Returns None for other nodes."""
     if node.op == "neg" and node.args[0].op == "neg":
         return node.args[0].args[0]
     return None
 
 
 def transposes(node: Node) -> Node | None:
-    """Merges two transposes into one, and removes an identity transpose."""
+    """Rewrite rule: merges two transposes into one, and removes an identity transpose. Returns None
+    for other nodes.
+    """
     if node.op != "transpose":
         return None
     (x,), perm = node.args, node["perm"]
@@ -806,7 +820,9 @@ def transposes(node: Node) -> Node | None:
 
 
 def broadcasts(node: Node) -> Node | None:
-    """Merges two broadcasts, and removes a broadcast of a size-1 axis that is summed away again."""
+    """Rewrite rule: merges two broadcasts, removes a broadcast to the same shape, and removes one
+    that only adds size-1 axes which are summed away again. Returns None for other nodes.
+    """
     (x, *_) = node.args or (node,)
     if node.op == "broadcast" and x.op == "broadcast":
         axes = tuple(node["axes"][a] for a in x["axes"])
@@ -821,7 +837,9 @@ def broadcasts(node: Node) -> Node | None:
 
 
 def transposed_operand(node: Node) -> Node | None:
-    """Folds a transpose into the axis rule of a matmul that reads it."""
+    """Rewrite rule: removes transposes of a matmul's operands by permuting their axes in the
+    matmul's axis rule. Returns None for other nodes.
+    """
     if node.op != "dot" or not any(a.op == "transpose" for a in node.args):
         return None
     rule, args = rule_of(node), list(node.args)
@@ -836,7 +854,7 @@ def transposed_operand(node: Node) -> Node | None:
 
 
 def scalars(node: Node) -> Node | None:
-    """Constant folding of scalars."""
+    """Rewrite rule: constant folding of f32 scalars. Returns None for other nodes."""
     if node.args and node.type == Type("f32", ()) and all(a.is_scalar_const for a in node.args):
         values = [np.float32(a["value"]) for a in node.args]
         with np.errstate(all="ignore"):
@@ -1069,7 +1087,9 @@ class Emitter:
         return self.known[key]
 
     def inner(self, node: Node, index: tuple[str, ...]) -> str:
-        """Returns the expression of a node that needs no loop of its own."""
+        """Returns the C expression for one element of an op that is no reduction, so that it needs
+        no loop besides those over the result.
+        """
         rule = rule_of(node)
         pulled = rule.pull(dict(zip(rule.result, index, strict=True)))
         args = [self.value(a, at) for a, at in zip(node.args, pulled, strict=True)]
@@ -1096,7 +1116,9 @@ class Emitter:
 
 
 def offset(index: tuple[str, ...], shape: tuple[int, ...]) -> str:
-    """The row-major offset of an element: `(i0 * 4 + i1) * 8 + i2`."""
+    """Returns the C expression of an element's row-major offset in an array: `(i0 * 4 + i1) * 8 +
+    i2`.
+    """
     text = "0"
     for name, size in zip(index, shape, strict=True):
         text = name if text == "0" else f"({text}) * {size} + {name}"
@@ -1202,7 +1224,9 @@ _NUMBER = itertools.count()
 
 
 def load(compiler: str, code: str) -> ctypes.CDLL:
-    """Compiles C text and loads it as a library. Raises MiniError with the compiler's output."""
+    """Compiles C text and loads it as a shared library. Raises MiniError, with the compiler's
+    output, if the compiler rejects the text.
+    """
     stem = Path(_FOLDER.name) / f"program{next(_NUMBER)}"
     stem.with_suffix(".c").write_text(code)
     flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]

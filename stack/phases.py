@@ -34,7 +34,9 @@ _CLOCK: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
 @contextmanager
 def phase(name: str) -> Generator[None]:
-    """Context manager or decorator: attributes the time inside to this phase."""
+    """Context manager or decorator: adds the time inside to phase `name` of the running clock, or
+    of a new clock if none runs.
+    """
     clock = _CLOCK.get()
     token = None
     if clock is None:

@@ -61,7 +61,9 @@ def warn_if_untested(module: str) -> None:
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs what an extra names; the project is on no package index."""
+    """Returns the shell command that installs the optional dependencies `extra` of this project. It
+    needs a checkout, because the project is on no package index.
+    """
     return f"pip install '.[{extra}]' in a checkout of stack"
 
 

@@ -30,7 +30,7 @@ _CALIBRATORS: dict[str, Calibrator] = {}
 
 @dataclass(frozen=True)
 class Product:
-    """`x @ weight.T`, before it is replaced by an operator with packed weights.
+    """A matmul `x @ weight.T` that is about to be replaced by an operator with packed weights.
 
     Attributes:
         scheme: the operator.
@@ -66,8 +66,8 @@ class Product:
         return self.scheme.decomposition(np, x, *packed, **self.scheme.read({}))
 
     def turned(self, turn: Turn, weight: Array) -> Product:
-        """Applies `turn` to x, and replaces the weight by `weight`, which makes up for it: the
-        matmul computes the same result.
+        """Returns the product with transformation `turn` applied to x and with `weight` as its new
+        weight, which compensates the transformation: the matmul computes the same result.
         """
         return replace(self, x=turn(np, self.x), weight=weight, turns=(*self.turns, turn))
 

@@ -121,7 +121,9 @@ class Attribute:
     default: Any = None
 
     def read(self, owner: str, value: Any) -> Any:
-        """Checks and converts a value. Raises UsageError naming the attribute."""
+        """Checks the type of a value for this attribute, and converts an int to float if needed.
+        Raises UsageError, which names attribute and `owner`, for a wrong type.
+        """
         if self.kind is float and type(value) is int:
             return float(value)
         if type(value) is not self.kind:
@@ -238,13 +240,15 @@ class Op:
 
     @cached_property
     def elements(self) -> tuple[element_types.Elements, ...]:
-        """The element types and limits of the operands."""
+        """The required element type and value limits of each operand, parsed from the axis rule."""
         left = self.rule.partition("->")[0]
         return tuple(element_types.split(side)[1] for side in left.split(","))
 
     @cached_property
     def asked(self) -> tuple[str, ...]:
-        """For each operand the kind of elements that the rule requires, see `element_types`."""
+        """For each operand the kind of element type that the axis rule requires, such as "float";
+        see `element_types`.
+        """
         return tuple(e.kind for e in self.elements)
 
     @property
@@ -253,7 +257,7 @@ class Op:
         return len(self._sides[1])
 
     def batched(self) -> tuple[bool, ...]:
-        """Returns, for each operand, if it has the leading axes `...`."""
+        """For each operand, True if the axis rule gives it the leading axes `...`."""
         return tuple("..." in side for side in self._sides[0])
 
     def rule_for(self, ranks: Sequence[int]) -> Rule:
@@ -366,7 +370,7 @@ class Op:
     # ---- calls
 
     def on(self, framework: str) -> Callable[..., Any]:
-        """Returns the operator of a framework: "torch" or "jax"."""
+        """Returns this operator as a function on arrays of the framework "torch" or "jax"."""
         if framework not in self.callables:
             self.callables[framework] = plugins.load("stack.frontends", framework).hosted(self)
         return self.callables[framework]

@@ -83,7 +83,9 @@ def _number(text: str, named: Mapping[str, Any]) -> int:
 
 
 def split(side: str) -> tuple[str, Elements]:
-    """Splits an operand of a rule into its axes and its element requirements."""
+    """Splits the text of one operand in a rule, as `n: int < v`, into its axes and the requirements
+    on its elements.
+    """
     axes, _, asked = side.partition(":")
     asked = asked.strip()
     found = _ASKED.fullmatch(asked)
@@ -115,8 +117,8 @@ def others(
     types: Sequence[TensorType],
     takes: Callable[[Sequence[TensorType]], bool],
 ) -> str:
-    """Lists the arguments that would fit the other arguments with another element type, and these
-    types. Returns "" if no change of a single argument helps.
+    """For an error message: lists each argument that would fit the other arguments if it had
+    another element type, and these types. Returns "" if no change of a single argument helps.
 
     `takes`: True if the operator accepts operands of given types.
     """

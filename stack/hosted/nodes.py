@@ -22,7 +22,7 @@ Attributes = tuple[tuple[str, Any], ...]
 
 
 def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, Any]) -> list[Node]:
-    """Adds an operator on some nodes and returns its results.
+    """Adds a `custom` node that calls the operator `made` on some nodes, and returns its results.
 
     Raises:
         RuleError: sizes or element types that the operator does not accept; names the argument.
@@ -70,7 +70,7 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
 
 
 def _written_out(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Func:
-    """Traces a decomposition written for NumPy on values of the IR."""
+    """Traces an operator's decomposition, written for NumPy, to a function of the IR."""
     b = Builder()
     space = Namespace(b)
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]

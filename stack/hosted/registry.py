@@ -100,7 +100,7 @@ def register(made: Op) -> Op:
 
 
 def enter(framework: str) -> None:
-    """Defines every operator in a framework, for those declared before it was loaded.
+    """Defines in a framework every operator that was declared before the framework was loaded.
 
     Called before a trace, since defining an operator during a trace ends it.
     """

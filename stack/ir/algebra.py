@@ -152,7 +152,9 @@ KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the kind of reduction of
 
 
 def reduction(kind: str) -> Algebra:
-    """Facts of a reduction or scan of a kind, from its combining op."""
+    """Returns the algebraic facts of a reduction or scan of kind "sum", "max" and so on. They
+    follow from the op that combines two elements, such as addition.
+    """
     pair = ELEMENTWISE[COMBINE[kind]]
     is_linear = pair.linear == ((0, 1),)
     return Algebra(

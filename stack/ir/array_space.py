@@ -69,7 +69,9 @@ class ArraySpace:
         return x.astype(self.dtype(target))
 
     def settle(self, value: Array, type_: TensorType) -> Array:
-        """Converts a result to its declared element type."""
+        """Converts a result, evaluated by the namespace, to the element type that the IR declares.
+        By default returns it unchanged.
+        """
         return value
 
     # ---- elementwise
@@ -157,7 +159,9 @@ class ArraySpace:
         return out
 
     def assign(self, x: Array, place: Any, value: Array) -> Array:
-        """x with the elements at `place` replaced; may write to x."""
+        """Returns array `x` with the elements at the indices `place` replaced by `value`. May write
+        to `x`.
+        """
         x[place] = value
         return x
 
@@ -208,7 +212,9 @@ class ArraySpace:
         return tuple(place)
 
     def scatter(self, x: Array, place: tuple[Array, ...], updates: Array, kind: str) -> Array:
-        """x with updates combined into the elements at `place`; does not write to x."""
+        """Returns a copy of array `x` in which `updates` are combined into the elements at the
+        indices `place`, by the op that `kind` names.
+        """
         raise NotImplementedError
 
     # ---- reductions and contractions
@@ -241,7 +247,7 @@ class ArraySpace:
         return self.xp.flip(out, axis) if node.attrs["reverse"] else out
 
     def running(self, kind: str, x: Array, axis: int) -> Array:
-        """Inclusive scan along an axis."""
+        """Inclusive scan of an array along an axis, with the op that `kind` names: "sum", "max"."""
         raise NotImplementedError
 
     def op_sort(self, node: Node, *args: Array) -> tuple[Array, ...]:
@@ -282,7 +288,9 @@ class ArraySpace:
         return turned.reshape(-1, w.shape[0] // groups, *w.shape[2:])
 
     def convolve(self, node: Node, x: Array, w: Array) -> Array:
-        """An ordinary convolution with the attributes of a node, channels second."""
+        """Computes a convolution that is not transposed, with the stride, padding, dilation and
+        groups of `node`. Axis 1 of `x` and of the result is the channels.
+        """
         raise NotImplementedError
 
     # ---- control
@@ -298,7 +306,9 @@ class ArraySpace:
 
 
 def identity(kind: str, dtype: DType) -> Any:
-    """The result of an empty reduction."""
+    """Returns the identity of a reduction of kind `kind`, which is its result on an empty array: 0
+    for "sum", the lowest value for "max".
+    """
     if kind in ("sum", "or"):
         return False if dtype.kind == "b" else 0
     if kind == "prod":

@@ -25,7 +25,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Axis:
-    """One dim of an operand: the axis names that compose it (none for `1`) and its mark."""
+    """One dim of an operand in an axis rule: the names of the axes that it merges (none for a dim
+    of size 1, written `1`), and its mark `!`, `^` or `~`, which says that elements are not read one
+    by one.
+    """
 
     names: tuple[str, ...]
     mark: str = ""
@@ -64,7 +67,9 @@ class Rule:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Axis names of inputs that no output has, in order; without marked axes."""
+        """Names of the axes that an input has and no output has, in order. Leaves out axes of dims
+        with a mark such as `!`.
+        """
         kept = {n for operand in self.outputs for axis in operand for n in axis.names}
         read = [n for operand in self.inputs for a in operand if not a.mark for n in a.names]
         return tuple(dict.fromkeys(n for n in read if n not in kept))
@@ -165,7 +170,7 @@ def _length(axis: Axis, sizes: Mapping[str, Dim]) -> Dim:
 
 
 def unmarked(rule: Rule) -> Rule:
-    """The rule without marks."""
+    """Returns the axis rule with the marks `!`, `^` and `~` removed from all dims."""
     sides = (tuple(tuple(Axis(a.names) for a in o) for o in s) for s in (rule.inputs, rule.outputs))
     return Rule(*sides)
 
@@ -221,7 +226,9 @@ def names(rank: int) -> tuple[str, ...]:
 
 
 def plain(axes: Sequence[str], mark: str = "") -> Operand:
-    """An operand of single-name axes."""
+    """Returns an operand of an axis rule in which each dim is a single axis of this name, all with
+    the same mark.
+    """
     return tuple([_single(name, mark) for name in axes])
 
 
@@ -269,7 +276,10 @@ def _next_group(source: Index, target: Index) -> tuple[int, int]:
 
 
 def reshape_rule(source: Index, target: Index) -> Rule:
-    """`b (h d) -> b h d`: splits and merges. Dims that do neither are marked `!` (needed whole)."""
+    """Returns the axis rule of a reshape, such as `b (h d) -> b h d`. Dims that neither keep their
+    size nor are split or merged are marked `!`: their elements may come from anywhere along the
+    dim.
+    """
     letters = iter(names(len(source) + len(target)))
     left: list[Axis] = []
     right: list[Axis] = []

@@ -23,7 +23,9 @@ def _all_of(nodes: Sequence[Node]) -> Regions:
 
 
 def block_push(block: Block, given: Regions) -> Regions:
-    """The region of each result of a block that can depend on regions of its parameters."""
+    """Returns the region of each result of a block that can depend on the given regions of its
+    parameters. None is the empty region.
+    """
     reached = {p: [region] for p, region in zip(block.params, given, strict=True)}
     for node in block.nodes:
         found: Regions = [None] * len(node.types)
@@ -36,7 +38,9 @@ def block_push(block: Block, given: Regions) -> Regions:
 
 
 def block_footprint(block: Block, wanted: Regions) -> Regions:
-    """The region of each parameter of a block that regions of its results may depend on."""
+    """Returns the region of each parameter of a block that the wanted regions of its results may
+    depend on. None is the empty region.
+    """
     needed: dict[Node, Regions] = {}
 
     def need(node: Node, region: Region | None, item: int = 0) -> None:
@@ -63,7 +67,9 @@ def _item(node: Node) -> int:
 
 @dataclass(frozen=True)
 class Body(Relation):
-    """The relation of a node that runs its block."""
+    """The dependence between elements of a node's operands and results, if the node runs a block:
+    it follows from the ops of the block.
+    """
 
     node: Node
 
@@ -104,7 +110,9 @@ class Branches(Body):
 
 
 class Repeat(Body):
-    """`while`: any number of iterations. If the condition depends on an input, all results do."""
+    """The dependences of a `while`, for any number of iterations. If the loop condition depends on
+    an element, so do all results.
+    """
 
     def _push(self, given: Regions) -> Regions:
         test, body = self.node.blocks
@@ -133,7 +141,9 @@ class Repeat(Body):
 
 
 class Streamed(Body):
-    """`stream`: its states, then its `finish` block. The streamed axis is treated as a whole."""
+    """The dependences of a `stream` node (several reductions over one axis in one loop): through
+    the reductions, then through its block `finish`. Each result depends on the whole streamed axis.
+    """
 
     def _push(self, given: Regions) -> Regions:
         states, _, finish = self.node.blocks

@@ -30,7 +30,9 @@ class Bounds:
         self.known: dict[Node, Range | None] = {}
 
     def exact(self, node: Node) -> Range | None:
-        """The minimum and maximum that a node takes; None if they are not exact."""
+        """Returns the smallest and largest integer that the elements of a node certainly take. None
+        if they are not known exactly, or if the node has no integers.
+        """
         if node not in self.known:
             is_integer = isinstance(node.type, TensorType) and node.dtype.is_integer
             self.known[node] = self._exact(node) if is_integer else None
@@ -57,9 +59,10 @@ class Bounds:
         return found if is_there else None
 
     def _combined(self, node: Node) -> Range | None:
-        """Combines the ranges of two operands, if both ends are certainly reached.
+        """Returns the exact range of a binary op, from the exact ranges of its operands. None if
+        one is unknown, or if some pair of their limits may never occur together.
 
-        They are reached if one operand is constant, or if both are scalars without common loop
+        All pairs occur if one operand is constant, or if both are scalars without common loop
         variables.
         """
         first, second = (self.exact(a) for a in node.args)
@@ -137,7 +140,9 @@ def _gathered(node: Node) -> list[Access]:
 
 
 def check_index(place: Sequence[Any], shape: Sequence[int], what: str, mask: Any = None) -> None:
-    """Raises IndexError if an index array is out of bounds at an unmasked element."""
+    """Raises IndexError if an index array, one for each axis of `shape`, is out of bounds where
+    `mask` is true. `what` describes the access in the message.
+    """
     arrays = [np.asarray(index) for index in place]
     if not all(held.size for held in arrays):
         return  # an empty access

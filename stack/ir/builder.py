@@ -107,7 +107,7 @@ class Builder:
         return node
 
     def note(self, node: Node, name: str | None = None) -> None:
-        """Records the current source lines, and optionally a name, for a node."""
+        """Adds the builder's current source lines, and optionally a name, to those of a node."""
         if self.loc:
             self.locs[node] = tuple(dict.fromkeys((*self.locs.get(node, ()), *self.loc)))
         if name:
@@ -126,7 +126,9 @@ class Builder:
         return constant(value, dtype)
 
     def size_of(self, dim: Any, dtype: DType = I64) -> Node:
-        """The value of a size as a scalar node."""
+        """Returns a scalar node with the value of a size: a constant for a number, else an op
+        `size`.
+        """
         if isinstance(dim, int):
             return constant(dim, dtype)
         return self.op("size", (), {"value": dim}, hint=TensorType(dtype, ()))
@@ -165,7 +167,9 @@ def _keep(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node
 
 
 class _Carrier:
-    """Transfers names and source lines from an old block to a new one."""
+    """Collects the names and source lines of a rebuilt block: those of each old node go to the new
+    node that replaces it.
+    """
 
     def __init__(self, block: Block) -> None:
         self.old = block
@@ -227,7 +231,7 @@ def rebuild_block(
 
 
 def rebuild(func: Func, visit: Visit = _keep) -> Func:
-    """Maps every node of a function; see `rebuild_block`."""
+    """Returns a copy of a function in which `visit` made every node anew; see `rebuild_block`."""
     return Func(func.name, rebuild_block(func.body, visit), func.level)
 
 
@@ -239,14 +243,16 @@ def results_of(node: Node) -> list[Node]:
 
 
 def block_of(node: Node) -> Block:
-    """A block that computes one node, on parameters in place of its operands."""
+    """Returns a closed block that computes only this node, with parameters in place of its
+    operands.
+    """
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
     return Block(params, results_of(node.rebuilt(params)))
 
 
 def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Rebuilds the nodes that the roots need, with the replacements `known`. Maps old nodes to new
-    ones.
+    """Rebuilds the nodes that the roots need, with the nodes in `known` replaced. Returns a map
+    from each old node to its new one.
 
     Open blocks use the new nodes; closed blocks do not change.
     """

@@ -38,7 +38,9 @@ class Contraction(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def contraction(rule: Rule) -> Contraction:
-    """The roles of the axes of a `dot` with this rule."""
+    """Sorts the axes of a matmul (op `dot`) with this axis rule by role: batch, rows, columns,
+    contracted, or in one operand only.
+    """
     left, right = (tuple(a.names[0] for a in operand) for operand in rule.inputs)
     made = tuple(a.names[0] for a in rule.outputs[0])
 

@@ -16,7 +16,9 @@ from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 
 def result_type(types: tuple[Type, ...]) -> Type:
-    """Type of a node that returns a block's results: one type, or a tuple of several."""
+    """Returns the type of a node that returns the results of its block: the type of a single
+    result, or a tuple type of several. Raises RuleError for a result that is itself a tuple.
+    """
     items = tuple(t for t in types if isinstance(t, TensorType))
     if len(items) != len(types):
         raise RuleError("a block returns tensors; pick items of tuples first")
@@ -76,7 +78,9 @@ def _opaque_infer(site: Site) -> Type:
 
 
 def _custom_infer(site: Site) -> Type:
-    """The type of the decomposition, which is the block; a declared rule must give its shapes."""
+    """Infers the type of a `custom` node from the results of its block. Raises RuleError if the
+    node's axis rule gives other shapes. Without a block, it is inferred as for an `opaque` node.
+    """
     if not site.blocks:
         return _opaque_infer(site)
     type_ = _call_infer(site)

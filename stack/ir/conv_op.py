@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 
 def channels_second(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
-    """Reorders one entry per axis from the stored order to `[n, c, s...]`."""
+    """Reorders a list with one entry for each dim of a convolution's operand or result, from the
+    order in memory to images, channels, spatial dims.
+    """
     first, second, *rest = (
         (axes[0], axes[-1], *axes[1:-1]) if attrs.get("channels_last") else tuple(axes)
     )
@@ -38,7 +40,9 @@ def channels_second(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, 
 
 
 def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
-    """The inverse of `channels_second`."""
+    """The inverse of `channels_second`: reorders a list with one entry for each dim from the order
+    images, channels, spatial dims to the order in memory.
+    """
     first, second, *rest = axes
     if attrs.get("over_images"):
         first, second = second, first
@@ -65,7 +69,9 @@ def sums_over_images(node: Node) -> bool:
 
 
 def conv_rule(node: Node) -> Rule:
-    """`n (g c) h^ w^, (g o) c kh kw -> n (g o) h w`, without g when there is one group."""
+    """Returns the axis rule of a convolution, as `n (g c) h^ w^, (g o) c kh kw -> n (g o) h w`.
+    Without g if there is one group; dims are in the order in memory.
+    """
     at = node.attrs
     spatial = [f"s{i}" for i in range(node.tensor.rank - 2)]
     grouped = at["groups"] != 1
@@ -112,8 +118,9 @@ def _infer(site: Site) -> Type:
 
 
 def _windows(node: Node) -> Windows:
-    """`spread * dim = stride * s + dilation * k - low`; the taps of a transposed weight are
-    reversed.
+    """Returns how a convolution reads each spatial dim: element `s` of the result and tap `k` of
+    the weight read index `dim` with `spread * dim = stride * s + dilation * k - low`. The taps of a
+    transposed weight are reversed.
     """
     at = node.attrs
     dims = as_stored(range(node.tensor.rank), at)

@@ -47,7 +47,7 @@ class Cost(NamedTuple):
         return add(self.read, self.written)
 
     def plus(self, other: Cost) -> Cost:
-        """The cost of both, one after the other."""
+        """Returns the sum of two costs: that of running one node after the other."""
         return Cost(*(add(a, b) for a, b in zip(self, other, strict=True)))
 
     def times(self, count: Dim) -> Cost:
@@ -154,7 +154,7 @@ def _with_open_blocks(block: Block) -> Iterator[Node]:
 
 
 def node_axes(node: Node) -> dict[str, Dim]:
-    """Sizes of the axes of a node's rule."""
+    """Returns the size of each axis in a node's axis rule; empty if the op has no rule."""
     rule = rule_of(node)
     if rule is None:
         return {}

@@ -65,7 +65,7 @@ class Data:
 
     @property
     def array(self) -> Array:
-        """The values, read-only."""
+        """The elements as a read-only NumPy array."""
         return np.frombuffer(self.raw, dtype=self.dtype.numpy).reshape(self.shape)
 
     def __str__(self) -> str:

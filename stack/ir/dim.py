@@ -144,7 +144,9 @@ def _wrap(dim: Dim) -> str:
 
 
 def symbol(name: str, low: int = 1, high: int = INF, multiple: int = 1) -> Expr:
-    """The polynomial of one symbol. Raises ValueError for an invalid name or an empty range."""
+    """Returns a size expression that is one symbol. Raises ValueError if the name is invalid or no
+    number is in the range and divisible by `multiple`.
+    """
     if not re.fullmatch(r"[^\W\d]\w*", name) or name in RESERVED:
         raise ValueError(f"{name!r} is not a size name: a letter, then letters, digits and _")
     if multiple < 1 or low > high or high // multiple * multiple < low:
@@ -228,7 +230,9 @@ def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
 
 
 def _exact_quotient(monomial: Monomial, coefficient: int, den: Expr) -> tuple[Monomial, int] | None:
-    """Divides one term by `den`; None if `den` has several terms or does not divide it."""
+    """Divides one term of a size expression by `den`. Returns None if `den` has several terms or
+    does not divide the term.
+    """
     if len(den.terms) != 1:
         return None
     factors, size = den.terms[0]
@@ -241,7 +245,10 @@ def _exact_quotient(monomial: Monomial, coefficient: int, den: Expr) -> tuple[Mo
 
 
 def _split(num: Dim, den: Dim) -> tuple[Dim, Dim]:
-    """`num = quotient * den + rest`; the quotient takes every term that divides exactly."""
+    """Divides a size expression by `den`: returns (quotient, rest) with `num = quotient * den +
+    rest`. By a number, each coefficient is divided with remainder; by an expression, the quotient
+    gets the terms that divide exactly.
+    """
     if num == den:
         return 1, 0
     whole: list[tuple[Monomial, int]] = []
@@ -292,7 +299,9 @@ def floordiv(num: Dim, den: Dim) -> Dim:
 
 
 def _reduce(rest: Expr, den: int) -> tuple[Dim, int]:
-    """Divides out the common factor of all non-constant coefficients: `(4i + 3) // 8 = i // 2`."""
+    """Simplifies `floor(rest / den)` by the common factor of `den` and all non-constant
+    coefficients: returns the new numerator and denominator. `(4i + 3) // 8` becomes `i // 2`.
+    """
     common = den
     constant = 0
     for monomial, coefficient in rest.terms:
@@ -438,7 +447,9 @@ def less_equal(a: Dim, b: Dim) -> bool | None:
 
 
 def _known_factor(monomial: Monomial, coefficient: int) -> int:
-    """A number that divides the term for all values of its symbols."""
+    """Returns a positive number that divides a term of a size expression, whatever the values of
+    its symbols.
+    """
     factor = abs(coefficient)
     for atom in monomial:
         if isinstance(atom, Symbol):

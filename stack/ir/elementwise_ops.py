@@ -85,12 +85,16 @@ COMPARE: dict[str, str] = {
 
 
 def result_space(site: Site) -> str:
-    """The memory space of the result: a tile if any operand is a tile."""
+    """Returns the memory space of an elementwise result: "tile" if any operand is a tile, else
+    "value".
+    """
     return "tile" if any(a.tensor.space == "tile" for a in site.args) else "value"
 
 
 def common_shape(site: Site, args: tuple[Node, ...]) -> tuple[Dim, ...]:
-    """Shape of an elementwise result: that of the operands of rank above 0."""
+    """Returns the shape of an elementwise result: the one shape of all operands that are no
+    scalars; () if all are scalars. Raises RuleError if two shapes differ.
+    """
     shape: tuple[Dim, ...] | None = None
     for arg in args:
         if arg.tensor.rank == 0:
@@ -185,7 +189,9 @@ def _select_infer(site: Site) -> Type:
 
 
 def hinted(site: Site) -> TensorType:
-    """The result type that the caller requested. Raises RuleError if there is none."""
+    """Returns the result type that the caller of `make` gave as `hint`. Raises RuleError if there
+    is none.
+    """
     if not isinstance(site.hint, TensorType):
         raise site.fail("the result type must be given")
     return site.hint

@@ -45,7 +45,9 @@ def facts_of(node: Node) -> dict[Any, Any]:
 
 
 def class_representative(node: Node) -> Node:
-    """Returns the representative of an equivalence class: the node on parameters."""
+    """Returns the representative of a node's equivalence class: the node with parameters in place
+    of its operands, and with blocks without names and source lines.
+    """
     return node.rebuilt(stand_ins(node), blocks=[Block(b.params, b.results) for b in node.blocks])
 
 

@@ -21,7 +21,7 @@ class Integers:
         self.divisors: dict[Node, int] = {}
 
     def is_small(self, node: Node) -> bool:
-        """True if an i64 and all its operands certainly fit in 32 bits."""
+        """True if the possible values of an i64 node and of all its operands fit in 32 bits."""
         found = self.range(node)
         return found is not None and INT32[0] <= found[0] and found[1] <= INT32[1]
 
@@ -53,7 +53,7 @@ class Integers:
         return combine(node.op, parts[0], parts[1])
 
     def divisor(self, node: Node) -> int:
-        """A number that divides the value; 0 if the value is 0."""
+        """Returns a number that divides every possible value of a node; 0 if it is always 0."""
         if node not in self.divisors:
             self.divisors[node] = self._divisor(node)
         return self.divisors[node]
@@ -85,7 +85,9 @@ def _fits(found: Range, node: Node) -> bool:
 
 
 def combine(op: str, a: Range, b: Range) -> Range | None:
-    """The range of an op on two values of these ranges; None for ops without a rule."""
+    """Returns the range of the results of op `op` on integers of two ranges; None for ops that this
+    function does not know.
+    """
     if op == "add":
         return a[0] + b[0], a[1] + b[1]
     if op == "sub":

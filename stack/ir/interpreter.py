@@ -85,7 +85,9 @@ def _misfit(p: Node, shape: Sequence[int]) -> ValueError:
 
 
 def _solve(dim: Dim, size: int) -> tuple[str, int] | None:
-    """The value of a symbol if a size is linear in it and has no other symbol; else None."""
+    """Solves `dim = size` for the one symbol of the size expression `dim`. Returns the symbol's
+    name and value; None unless `dim` is linear in exactly one symbol.
+    """
     rest = size
     factor: tuple[str, int] | None = None
     for monomial, coefficient in dim.terms if isinstance(dim, Expr) else ():

@@ -93,7 +93,9 @@ def loop_parts(
 
 
 def iterations(loop: Node) -> int:
-    """An upper bound of a loop's trip count."""
+    """Returns an upper bound of the trip count of a kernel's loop: of `[first, end)` if `end` is
+    `first` plus a constant, else the extent of its variable.
+    """
     extent = int(loop.blocks[0].params[0].attrs["extent"])
     limits, _ = loop_parts(loop.args, loop.attrs)
     if not limits:
@@ -123,7 +125,9 @@ def _check_access(site: Site, memory: TensorType, index: Sequence[Node], tile: T
 
 
 def access_parts(node: Node) -> tuple[list[Node], Node | None, Node | None]:
-    """Index operands, mask, and masked-off value of a `load` or `store`."""
+    """Splits the operands of a `load` or `store`: returns the index operands, the mask, and the
+    value for masked-off elements. Each of the last two is None if the node lacks it.
+    """
     first = 1 if node.op == "load" else 2
     rank = node.args[0].tensor.rank
     index = list(node.args[first : first + rank])
@@ -214,8 +218,9 @@ def _sizes(type_: TensorType) -> tuple[int, ...]:
 
 
 def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tuple[Any, Any]:
-    """Index arrays of an access, one entry for each element and clipped into the memory, and its
-    mask.
+    """Evaluates the indices of a `load` or `store`: returns an index array for each axis of the
+    memory, clipped into bounds, and the mask. Raises IndexError if an unmasked index is out of
+    bounds.
     """
     first = 1 if node.op == "load" else 2
     index = list(args[first : first + memory.ndim])

@@ -85,7 +85,9 @@ class Cursor:
         return token
 
     def accept(self, text: str) -> bool:
-        """Consumes the next token if it is this mark or word."""
+        """Consumes the next token and returns True if it is this punctuation mark or word; else
+        returns False.
+        """
         token = self.tokens[self.at]
         if token.text == text and token.kind in ("mark", "word"):
             self.at += 1
@@ -93,13 +95,13 @@ class Cursor:
         return False
 
     def expect(self, text: str) -> None:
-        """Consumes this mark or word, or fails."""
+        """Consumes the next token if it is this mark or word; else raises ParseError."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self.next.text!r}")
 
     def more(self, close: str, items: Sized) -> bool:
-        """True if a list continues after `items`. Consumes the comma, or the closing mark at the
-        end.
+        """True if a list in the text continues after the entries `items`. Consumes the comma before
+        the next entry, or the mark `close` at the end of the list.
         """
         if self.accept(close):
             return False
@@ -124,7 +126,9 @@ class Cursor:
             self.fail(f"expected an integer, found {token.text!r}", token.position)
 
     def deeper(self, what: str) -> None:
-        """Enters one level of nesting. The caller leaves it with `self.depth -= 1`."""
+        """Counts one more level of nesting. The caller leaves the level by `self.depth -= 1`. Fails
+        beyond the limit; `what` names what is nested.
+        """
         self.depth += 1
         if self.depth > MAX_NESTING:
             self.fail(f"{what} nested more than {MAX_NESTING} deep")

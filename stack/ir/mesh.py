@@ -40,8 +40,8 @@ class MeshAxis:
     __repr__ = __str__
 
     def split(self, size: int) -> tuple[MeshAxis, MeshAxis]:
-        """Splits off the major part with `size` ranks. Raises RuleError if `size` is no proper
-        divisor.
+        """Splits this part of a mesh axis in two: the major part, with `size` ranks, and the rest.
+        Raises RuleError if `size` is no proper divisor.
         """
         if size < 2 or self.size % size or size == self.size:
             raise RuleError(f"axis {self} of {self.size} ranks has no major part of {size}")
@@ -162,7 +162,9 @@ def axes_text(axes: Sequence[MeshAxis]) -> str:
 
 
 def joined(axes: Sequence[MeshAxis]) -> Axes:
-    """Merges adjacent parts of the same axis."""
+    """Merges neighbours in a list of mesh axes that are adjacent parts of the same axis, as
+    `tp:(1)2, tp:(2)2`.
+    """
     found: list[MeshAxis] = []
     for axis in axes:
         last = found[-1] if found else None
@@ -175,7 +177,7 @@ def joined(axes: Sequence[MeshAxis]) -> Axes:
 
 @lru_cache(maxsize=1 << 10)
 def atoms(axes: Axes) -> Axes:
-    """Splits axes into parts with a prime number of ranks."""
+    """Splits mesh axes into parts with a prime number of ranks each, the major part first."""
     found: list[MeshAxis] = []
     for axis in axes:
         while axis.size > 1:
@@ -189,7 +191,9 @@ def atoms(axes: Axes) -> Axes:
 
 
 def starts_with(axes: Axes, start: Axes) -> bool:
-    """True if `start` is a prefix of these axes, comparing parts."""
+    """True if the list `start` of mesh axes is a prefix of `axes`. Compares both split into parts
+    of a prime number of ranks, so that `tp` and its major part match.
+    """
     if axes[: len(start)] == start:
         return True
     first = atoms(start)

@@ -30,7 +30,9 @@ from stack.ir.types import I64, TensorType, Type
 
 
 def group_of(attrs: Any) -> tuple[Mesh, Axes]:
-    """The mesh of a collective and the axes of its groups."""
+    """Reads the attributes of a collective: returns its mesh, and the mesh axes along which the
+    ranks of one group differ.
+    """
     mesh = parse_mesh(str(attrs["mesh"]))
     return mesh, mesh.axes_of(str(attrs["over"]))
 
@@ -83,7 +85,9 @@ def _permute(site: Site) -> Type:
 
 
 def overlap_of(attrs: Any) -> Overlap | None:
-    """The overlapping parts that a `halo` or `shard` makes; None for disjoint parts."""
+    """Reads attribute `overlap` of a `halo` or `shard` node: the ranges of elements that the ranks
+    get. None if the parts are disjoint.
+    """
     return Overlap(*attrs["overlap"]) if "overlap" in attrs else None
 
 
@@ -230,7 +234,7 @@ PLACES = frozenset({"part_start", "part_held", "shard"})
 
 
 def is_meeting(node: Node) -> bool:
-    """True if ranks communicate in a node."""
+    """True if a node is a collective, in which ranks communicate."""
     return node.op in MEETINGS
 
 

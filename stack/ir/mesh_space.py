@@ -51,7 +51,7 @@ def overlapping(whole: Array, at: int, size: int, overlap: Overlap, number: int)
 
 @dataclass(frozen=True)
 class RankParts:
-    """The parts of a value, by rank."""
+    """A value of a partitioned program: the local array of each rank, by rank number."""
 
     parts: tuple[Array, ...]
 

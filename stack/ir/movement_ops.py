@@ -96,7 +96,9 @@ def _reshape_rule(node: Node) -> Rule:
 
 
 def _reshape_relation(node: Node) -> Relation:
-    """Both shapes number the elements of each group of dims in row-major order."""
+    """Returns the dependence between elements of a reshape: in each minimal group of dims of equal
+    size, operand and result elements with the same row-major number are equal.
+    """
     source, target = node.args[0].shape, node.shape
     sizes: dict[str, Dim] = {}
     read: list[Equation] = []
@@ -162,7 +164,7 @@ def _restated_broadcast(node: Node, rule: Rule) -> dict[str, object]:
 
 
 def rule_attr(node: Applied) -> Rule:
-    """The axis rule of an op that has it as an attribute."""
+    """Parses the axis rule of an op that has it as attribute `rule`."""
     return parse_rule(node.attrs["rule"])
 
 

@@ -41,7 +41,9 @@ def is_inline(node: Node) -> bool:
 
 
 def own_names(block: Block) -> list[Node]:
-    """Nodes that need a name: those of a closed block and of its open blocks."""
+    """Returns the nodes that need a name in the text of a closed block: those of the block and of
+    its open blocks, without parameters and scalar constants.
+    """
     found: dict[Node, None] = {}
     pending = deque([block])
     while pending:

@@ -292,7 +292,9 @@ class Block(_Interned):
 
     @cached_property
     def free(self) -> frozenset[Node]:
-        """Loop variables of enclosing blocks that this block uses."""
+        """Loop variables that the results of this block depend on and that are no parameters of it,
+        but of an enclosing block.
+        """
         used = _EMPTY.union(*(r.vars for r in self.results))
         return used.difference(self.params)
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 
 class Overlap(NamedTuple):
-    """The range of elements of each rank along the axes of a dim, as start, stop and step."""
+    """Overlapping parts of a sharded dim: part k has the elements `start + k * step` up to,
+    without, `stop + k * step`. They may be outside of the dim.
+    """
 
     start: int
     stop: int
@@ -27,7 +29,7 @@ class Overlap(NamedTuple):
         return self.stop - self.start
 
     def first(self, number: int) -> int:
-        """The start of a part."""
+        """Returns the index of the first element of part `number`. It may be outside of the dim."""
         return self.start + number * self.step
 
 
@@ -42,9 +44,10 @@ class Message(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def messages(size: int, ranks: int, overlap: Overlap) -> tuple[Message, ...]:
-    """All messages of a halo exchange, including those of a rank to itself.
+    """Returns all messages of a halo exchange, in which ranks with disjoint parts of a dim get the
+    overlapping parts `overlap`. Includes those of a rank to itself.
 
-    The ranks hold disjoint parts of ceil(size / ranks) elements and need the parts of `overlap`.
+    The disjoint parts have ceil(size / ranks) elements.
     """
     part = -(-size // ranks)
     found: list[Message] = []

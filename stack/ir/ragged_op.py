@@ -41,7 +41,9 @@ class RaggedAxes:
 
     @property
     def plain_rule(self) -> str:
-        """The rule of one group's matmul, as for `dot`: without the group axis."""
+        """Returns the axis rule of the `dot` that a `ragged_dot` computes for one group: its own
+        rule without the group axis.
+        """
         left, right, made = (
             " ".join(n for n in names if n != self.groups)
             for names in (self.left, self.right, self.result)

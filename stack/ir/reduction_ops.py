@@ -89,8 +89,8 @@ def _carried_rule(node: Applied) -> Rule:
 
 
 def _carried_windows(node: Node) -> Windows:
-    """The window of a scan: a result element depends on the operand elements at its index and
-    before; in a reversed scan, at its index and after.
+    """Returns the window of a scan along its axis: a result element depends on the operand elements
+    at its index and before; in a reversed scan, at its index and after.
     """
     at: int = node.attrs["axis"]
     lag = 1 if node.attrs["reverse"] else -1

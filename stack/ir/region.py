@@ -32,7 +32,7 @@ class Range:
         return add(self.stop, -1)
 
     def meet(self, other: Range) -> Range:
-        """The intersection."""
+        """Returns the range of the indices that are in both ranges."""
         return Range(maximum(self.start, other.start), minimum(self.stop, other.stop))
 
     def hull(self, other: Range) -> Range:
@@ -54,14 +54,16 @@ def element(index: Sequence[Dim]) -> Region:
 
 
 def hull(first: Region | None, second: Region | None) -> Region | None:
-    """The smallest box that contains both; None is the empty box."""
+    """Returns the smallest region (a range for each dim) that contains both regions. None is the
+    empty region.
+    """
     if first is None or second is None:
         return second if first is None else first
     return tuple(a.hull(b) for a, b in zip(first, second, strict=True))
 
 
 def holds(region: Region | None, index: Sequence[int]) -> bool:
-    """True if an element is certainly in a region with numeric bounds."""
+    """True if the element at `index` is certainly in a region with numeric bounds."""
     if region is None:
         return False
     pairs = zip(region, index, strict=True)

@@ -49,7 +49,10 @@ class Equation:
     is_exact: bool = True
 
     def solve(self, known: dict[Variable, Range], sizes: Mapping[Variable, Dim]) -> None:
-        """Narrows the range of every variable to what the other variables allow."""
+        """Narrows the range of each dim and axis in this equation to the values for which the
+        equation has a solution within the ranges of the others. Updates `known`; a variable that it
+        lacks starts at 0 to its size.
+        """
         terms = [*self.dims, *((name, mul(c, -1)) for name, c in self.axes)]
         for variable, coefficient in terms:
             low, high = self.offset, self.offset
@@ -69,7 +72,7 @@ def _scaled(held: Range, factor: Dim) -> tuple[Dim, Dim]:
 
 
 def _divided(low: Dim, high: Dim, divisor: Dim) -> Range:
-    """The integers whose product with the divisor is between two bounds."""
+    """Returns the range of the integers i with `low <= i * divisor <= high`."""
     if _is_negative(divisor):
         low, high, divisor = mul(high, -1), mul(low, -1), mul(divisor, -1)
     if divisor == 0:
@@ -90,11 +93,15 @@ class Relation(ABC):
 
     @abstractmethod
     def push(self, operand: int, region: Region) -> list[Region | None]:
-        """The region of each result that can depend on a region of an operand."""
+        """Returns the region of each result that can depend on a region of operand number
+        `operand`.
+        """
 
     @abstractmethod
     def footprint(self, region: Region, result: int = 0) -> list[Region | None]:
-        """The region of each operand that a region of a result may depend on."""
+        """Returns the region of each operand on which a region of result number `result` may
+        depend.
+        """
 
     def pull(self, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
         """Index of each operand for one element of result 0 and one index of each reduced axis."""
@@ -138,8 +145,8 @@ class Linear(Relation):
         return [self._dims(*value, axes) for value in self.operands]
 
     def _axes(self, shape: Shape, access: Access, region: Region) -> dict[str, Range]:
-        """The ranges of the domain's axes at which the accessed elements of a value may be in
-        `region`.
+        """Returns the range of each axis of the iteration domain at which the elements that
+        `access` reads or writes may be in `region` of a value with this shape.
         """
         known: dict[Variable, Range] = dict(enumerate(region))
         self._solve(shape, access, known)
@@ -187,14 +194,18 @@ class Linear(Relation):
         return _index(*value, point) if self._is_one(*value, point) else None
 
     def _is_one(self, shape: Shape, access: Access, point: Point) -> bool:
-        """True if a point gives exactly one element, which is in bounds for all points."""
+        """True if a point of the domain determines exactly one element of an operand or result,
+        which is within its shape for all points.
+        """
         return all(
             point.knows(equation) and (equation.is_exact or self._is_inside(equation, shape))
             for equation in access
         )
 
     def _is_inside(self, equation: Equation, shape: Shape) -> bool:
-        """True if a window is in bounds at every position."""
+        """True if the equation of a windowed dim gives an index within the dim at every point of
+        the domain.
+        """
         ((dim, spread),) = equation.dims
         low = high = equation.offset
         for name, coefficient in equation.axes:
@@ -235,7 +246,9 @@ def _point(access: Access, index: Index, sizes: Mapping[str, Dim]) -> Point:
 
 
 def _index(shape: Shape, access: Access, point: Point) -> Index:
-    """The index of the element of a value at a point."""
+    """Returns the index of the element that a point of the iteration domain accesses in a value
+    with this shape, by the equations `access`.
+    """
     place: dict[Variable, Dim] = {}
     for equation in access:
         total = point.totals.get(equation.axes)
@@ -261,7 +274,9 @@ def _check_known(equation: Equation, point: Point) -> None:
 
 
 def _total(terms: Terms, values: Any) -> Dim:
-    """The weighted sum of terms; `values` maps each variable to its value."""
+    """Returns the sum of coefficient times value over `terms`; `values` maps each variable to its
+    value.
+    """
     if len(terms) == 1 and terms[0][1] == 1:
         return values[terms[0][0]]
     total: Dim = 0
@@ -271,7 +286,9 @@ def _total(terms: Terms, values: Any) -> Dim:
 
 
 def _digits(total: Dim, terms: Terms, sizes: Any) -> list[Dim]:
-    """The mixed-radix digits of a number, major digit first."""
+    """Splits a row-major number into an index for each variable of `terms`, major one first: the
+    inverse of `row_major`.
+    """
     if len(terms) == 1:
         return [total]
     out: list[Dim] = []
@@ -359,5 +376,7 @@ def related(
 
 
 def row_major(variables: Sequence[Variable], sizes: Sequence[Dim]) -> Terms:
-    """Coefficients that combine variables of these sizes into one row-major number."""
+    """Returns each variable with its stride: the coefficients that combine variables of these sizes
+    into one row-major number.
+    """
     return tuple((v, product(tuple(sizes[i + 1 :]))) for i, v in enumerate(variables))

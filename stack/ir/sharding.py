@@ -78,7 +78,9 @@ class Sharding:
 
     @cached_property
     def axes(self) -> tuple[Axes, ...]:
-        """The axes that split each dim."""
+        """The mesh axes that split each dim of the value: one tuple for each dim, empty if the dim
+        is not split.
+        """
         return tuple(dim.axes for dim in self.dims)
 
     @cached_property
@@ -89,12 +91,14 @@ class Sharding:
 
     @property
     def used(self) -> Axes:
-        """All axes that split a dim."""
+        """All mesh axes that split some dim of the value, in the order of the dims."""
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
     @property
     def tail(self) -> str:
-        """The text after the shape."""
+        """The part of a type's text that follows its shape: the mesh, replicated axes and axes with
+        partial results.
+        """
         text = f" @{self.mesh.name}"
         if self.replicated:
             text += f" + replicated({axes_text(self.replicated)})"
@@ -110,7 +114,7 @@ class Sharding:
         )
 
     def closed(self) -> Sharding:
-        """The same distribution, with nothing open to propagation."""
+        """Returns the same distribution of a value, but sharding propagation may add no axes."""
         dims = tuple(DimSharding(joined(dim.axes)) for dim in self.dims)
         return Sharding(self.mesh, dims, (), joined(self.partial), self.kind)
 
@@ -149,7 +153,7 @@ def _fitting(mesh: Mesh, size: int) -> str:
 
 
 def replicated(mesh: Mesh, rank: int) -> Sharding:
-    """A value of that rank, replicated on all devices."""
+    """Returns the sharding of a value with `rank` dims of which every device has a full copy."""
     return Sharding(mesh, (WHOLE,) * rank)
 
 
@@ -160,7 +164,10 @@ def sharded(
     kind: str = "sum",
     overlaps: tuple[Overlap | None, ...] = (),
 ) -> Sharding:
-    """A closed sharding: the axes that split each dim, and optional overlaps."""
+    """Returns a sharding of a value that propagation does not change: `axes` gives the mesh axes
+    that split each dim, `partial` those along which a reduction of kind `kind` is still due, and
+    `overlaps` the overlap of the parts of each dim.
+    """
     return _sharded(mesh, tuple(map(tuple, axes)), partial, kind if partial else "sum", overlaps)
 
 
@@ -178,7 +185,7 @@ def _sharded(
 
 
 def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
-    """The size of the longest part of a dim."""
+    """Returns the longest size of a part of a dim with `size` elements, split by mesh axes."""
     for axis in axes:
         size = floordiv(add(size, axis.size - 1), axis.size)
     return size
@@ -205,10 +212,14 @@ def part_held(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
 
 
 def is_regular(size: Dim, axes: Sequence[MeshAxis]) -> bool:
-    """True if the parts of a dim start at multiples of the longest part."""
+    """True if the part of a dim on each rank starts at a multiple of the longest part's size.
+    Padding inside of nested splits can break this.
+    """
     return len(joined(axes)) == 1 or not is_padded(size, axes)
 
 
 def is_padded(size: Dim, axes: Sequence[MeshAxis]) -> bool:
-    """True if some part may be shorter than the longest."""
+    """True if the part of a dim on some rank may be shorter than the longest part, and so has
+    padding. True for symbolic sizes.
+    """
     return not isinstance(size, int) or size % size_of(axes) != 0

@@ -34,9 +34,10 @@ from stack.ir.types import TensorType, TupleType, Type
 
 
 def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
-    """The operands of a state, each with the index of the streamed axis in it.
+    """Returns the operands of a reduction in a `stream` node, each with the index of its dim that
+    is reduced.
 
-    Raises RuleError unless the node reduces one axis that all its operands have.
+    Raises RuleError unless the node reduces exactly one axis and all its operands have that axis.
     """
     rule = rule_of(state) if fold_of(state) else None
     if rule is not None and len(rule.reduced) == 1:
@@ -48,7 +49,7 @@ def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
 
 
 def streamed_extent(stream: Node) -> Dim:
-    """The size of the streamed axis."""
+    """Returns the size of the axis over which a `stream` node reduces."""
     value, axis = streamed_axes(stream.blocks[0].results[0])[0]
     return value.shape[axis]
 

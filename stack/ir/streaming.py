@@ -26,7 +26,8 @@ View = tuple[Node, int | None]
 
 
 class Tiled:
-    """The states of a stream on elements `start` to `start + size` of the streamed axis.
+    """The reductions of a `stream` node (its states), restricted to the tile of elements `start` to
+    `start + size` of the reduced axis.
 
     Attributes:
         views: arguments as they are read. An argument that is read both along the streamed axis and
@@ -54,7 +55,9 @@ class Tiled:
         return make(state.op, args, state.attrs, hint=state.type)
 
     def value(self, node: Node, axis: int | None) -> Node:
-        """A node restricted to the tile; `axis` is its streamed axis (None: it has none)."""
+        """Returns a node that computes `node` for this tile only. `axis` is its dim along the
+        reduced axis of the stream, None if it has none.
+        """
         key = (node, axis)
         if key not in self._done:
             self._done[key] = self._make(node, axis)
@@ -136,7 +139,9 @@ def expanded(stream: Node) -> Block:
 
 
 def finished(stream: Node, states: Sequence[Node]) -> list[Node]:
-    """The results of a stream, computed from its states."""
+    """Returns the results of a `stream` node as nodes, computed by its block `finish` from the
+    final values of its reductions, `states`.
+    """
     return _inlined(stream.blocks[2], [*states, *stream.blocks[0].params])
 
 
@@ -147,7 +152,9 @@ def _inlined(block: Block, values: Sequence[Node]) -> list[Node]:
 
 
 def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
-    """The slice of a value along the streamed axis for one part."""
+    """Returns a `slice` node with the elements of `value` that belong to one tile, along dim
+    `axis`.
+    """
     start, limit = [0] * value.tensor.rank, list(value.shape)
     start[axis], limit[axis] = tiled.start, tiled.start + tiled.size
     step = (1,) * value.tensor.rank
@@ -155,14 +162,16 @@ def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
 
 
 def _stacked(values: Sequence[Node]) -> Node:
-    """Stacks values of one type along a new first axis."""
+    """Returns a `concat` node that stacks values of one type along a new first axis."""
     type_ = values[0].tensor
     rows = [make("reshape", (v,), hint=type_.with_shape((1, *type_.shape))) for v in values]
     return make("concat", rows, {"axis": 0})
 
 
 def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile: int) -> list[Any]:
-    """States of elements `start` to `stop` of the streamed axis, computed in tiles of `tile`."""
+    """Evaluates the reductions of a `stream` node over elements `start` to `stop` of the reduced
+    axis, in tiles of `tile` elements. Returns the values of the reductions.
+    """
     params = stream.blocks[0].params
     states = [_identity(s) for s in stream.blocks[0].results]
     for first in range(start, stop, tile):
@@ -181,7 +190,9 @@ def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile:
 
 
 def merge_states(stream: Node, parts: Sequence[Sequence[Array]]) -> list[Any]:
-    """Merges the states of disjoint parts of the axis."""
+    """Merges the values that the reductions of a `stream` node have on disjoint parts of the
+    reduced axis.
+    """
     new = list[Any]()
     for i in range(len(stream.blocks[0].results)):
         new.append(_combine(stream, i, [_corrected(stream, i, part, new) for part in parts]))
@@ -214,7 +225,7 @@ class TiledSpace(NumpySpace):
     PIECES, TILES = 2, 2
 
     def stream(self, stream: Node, args: Sequence[Array]) -> tuple[Array, ...]:
-        """Results of a whole stream."""
+        """Evaluates a `stream` node on the whole reduced axis and returns its results."""
         extent = streamed_extent(stream)
         assert isinstance(extent, int)
         tile = max(1, -(-extent // (self.PIECES * self.TILES)))

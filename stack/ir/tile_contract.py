@@ -24,14 +24,14 @@ TILE_LOOPS = ("grid", "serial", "branch")
 
 @dataclass(frozen=True)
 class Breach:
-    """A node of a kernel that breaks a rule."""
+    """A node of a kernel that breaks a rule of the tile level, and the rule in words."""
 
     node: Node
     rule: str
 
 
 def breaches(kernel: Node) -> Iterator[Breach]:
-    """Yields each breach of the contract in a kernel at the tile level."""
+    """Yields each node of a tile-level kernel that breaks a rule which backends rely on."""
     block = kernel.blocks[0]
     yield from _loops(block, is_program=True)
     yield from _memory(kernel)
@@ -120,7 +120,9 @@ def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
 
 
 def _origin(memory: Node, before: Mapping[Node, Node]) -> Node:
-    """The parameter or allocation that a memory comes from; `before` maps carried memory."""
+    """Returns the parameter or allocation whose memory `memory` is, before the stores and loops
+    that updated it. `before` maps the parameters of loop bodies to the initial memory.
+    """
     while True:
         if memory.op == "store":
             memory = memory.args[0]

@@ -44,7 +44,9 @@ def unconverted(node: Node) -> Node:
 
 @cached_by_class
 def shows(node: Node) -> bool:
-    """True if a node shows every element of its operand: a view or a conversion."""
+    """True if a node has every element of its operand: a broadcast, reshape, transpose, or a
+    conversion to another element type.
+    """
     return is_whole_view(node) or converts(node)
 
 
@@ -88,7 +90,7 @@ def negative_of(node: Node) -> Node | None:
 
 
 def is_exponential(node: Node) -> bool:
-    """True if a node maps sums to products, as exp does."""
+    """True if f(x + y) = f(x) * f(y) for the op f of the node, as for exp."""
     return ("add", "mul") in algebra_of(node).maps
 
 
@@ -104,7 +106,7 @@ def equates(node: Node) -> bool:
 
 
 def connective(node: Node) -> int:
-    """1 for the conjunction of two conditions, -1 for the disjunction, else 0."""
+    """Returns 1 if a node is the logical and of two conditions, -1 if it is the or, else 0."""
     facts = algebra_of(node)
     if dict(facts.absorbing) == {0: 0, 1: 0}:
         return 1
@@ -113,7 +115,9 @@ def connective(node: Node) -> int:
 
 
 def extremum(node: Node) -> int:
-    """1 for the maximum of two numbers, -1 for the minimum, else 0."""
+    """Returns 1 if a node is the elementwise maximum of two numbers, -1 if it is the minimum, else
+    0.
+    """
     facts = algebra_of(node)
     if not (is_elementwise(node) and facts.exact and facts.associative):
         return 0
@@ -175,7 +179,9 @@ def ends_with_taps(node: Node) -> bool:
 
 @cached_by_class
 def spread(node: Node) -> tuple[int, ...] | None:
-    """The positions of the operand's axes in a view that adds axes; None for other nodes."""
+    """Returns, for each operand axis of a view that adds axes (a broadcast), its position in the
+    result. None for other nodes.
+    """
     sides = _axes_of(node)
     if sides is None or not set(sides[0]) < set(sides[1]):
         return None
@@ -183,13 +189,15 @@ def spread(node: Node) -> tuple[int, ...] | None:
 
 
 def repeats(node: Node) -> bool:
-    """True if a node is a view with more axes than its operand."""
+    """True if a node is a view that adds axes to its operand, as a broadcast does."""
     return spread(node) is not None
 
 
 @cached_by_class
 def axis_order(node: Node) -> tuple[int, ...] | None:
-    """The permutation of a view that has the axes of its operand; None for other nodes."""
+    """Returns the axis permutation of a transpose: the operand axis of each result axis. None for
+    views with other axes than the operand, and for other nodes.
+    """
     sides = _axes_of(node)
     if sides is None or set(sides[0]) != set(sides[1]):
         return None
@@ -208,15 +216,15 @@ def _axes_of(node: Node) -> tuple[list[str], list[str]] | None:
 
 @cached_by_class
 def is_part(node: Node) -> bool:
-    """True if a node is a view that omits elements of its operand."""
+    """True if a node is a view that omits elements of its operand, such as a slice."""
     shown = is_view(node) and not repeats(node)
     return shown and node.tensor.size != node.args[0].tensor.size
 
 
 @cached_by_class
 def mixes(node: Node) -> bool:
-    """True if a result element depends on other indices along an axis that operands and result
-    share, as in scan, sort and scatter.
+    """True if the op is no view and its results depend on elements at other indices of an axis that
+    operands and results share, as in scan, sort and scatter.
     """
     rule = None if is_view(node) else rule_of(node)
     return rule is not None and any(a.mark for made in rule.outputs for a in made)
@@ -230,7 +238,9 @@ def is_running(node: Node) -> bool:
 
 
 def reads_by_data(node: Node) -> bool:
-    """True if later operands give the indices at which the first is read, as in gather."""
+    """True if a node reads its first operand at indices that later operands contain, as a gather
+    does.
+    """
     return _picks(node) and not mixes(node)
 
 
@@ -283,7 +293,9 @@ def arrays_of(*blocks: Block) -> list[Node]:
 
 
 def is_known(node: Node) -> bool:
-    """True if a node is a leaf with a known value: a constant, a size, or an iota."""
+    """True if a node has a value that depends on no operands or program inputs: a constant, a size,
+    or an iota.
+    """
     return lookup(node.op).kind == "leaf"
 
 
@@ -307,14 +319,18 @@ def is_loop(node: Node, kind: str = "") -> bool:
 
 
 def loop_of(block: Block, kind: str) -> Node | None:
-    """The loop of a kind that computes all results of a block; None if there is none."""
+    """Returns the kernel loop of this kind whose results are all results of a block; None if the
+    results come from several nodes or from another node.
+    """
     makers = {maker(r) for r in block.results}
     loop = makers.pop()
     return loop if not makers and is_loop(loop, kind) else None
 
 
 def nest_of(block: Block, kind: str) -> tuple[list[Node], Block]:
-    """The nest of loops of a kind at the top of a kernel, outermost first, and its body."""
+    """Returns the perfect nest of loops of one kind around a kernel's code: the loops, outermost
+    first, and the body of the innermost. The list is empty if there is none.
+    """
     found: list[Node] = []
     while (loop := loop_of(block, kind)) is not None:
         found.append(loop)
@@ -323,7 +339,9 @@ def nest_of(block: Block, kind: str) -> tuple[list[Node], Block]:
 
 
 def moved(node: Node) -> Node | None:
-    """The value that a node loads or stores; None for other nodes."""
+    """Returns the value that a kernel's memory access transfers: a load itself, or the value that a
+    store writes. None for other nodes.
+    """
     if node.op == "load":
         return node
     return node.args[1] if node.op == "store" else None
@@ -348,7 +366,9 @@ def op_names(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def is_control(node: Node) -> bool:
-    """True if the blocks of a node run one after the other: a call, a branch, a loop."""
+    """True if a node is control flow, whose blocks run one after the other: a call, a branch, a
+    loop.
+    """
     return lookup(node.op).kind == "control"
 
 
@@ -360,7 +380,7 @@ def runs_once(node: Node) -> bool:
 
 
 def is_while(node: Node) -> bool:
-    """True if a control op repeats its last block."""
+    """True if a node is a control-flow loop, which repeats its last block."""
     return is_control(node) and "trip_count" in lookup(node.op).signature
 
 
@@ -372,12 +392,14 @@ def unchanged_in(loop: Node) -> dict[Node, Node]:
 
 
 def is_group(node: Node) -> bool:
-    """True if the blocks of a node are one step: a fusion, a stream, a kernel."""
+    """True if a node's blocks are executed as a unit, such as one kernel: a fusion, a stream, a
+    kernel.
+    """
     return lookup(node.op).kind == "group"
 
 
 def runs_blocks(node: Node) -> bool:
-    """True if a node computes its blocks, as several steps or as one."""
+    """True if a node executes its blocks: control flow, a fusion, a stream or a kernel."""
     return (is_control(node) or is_group(node)) and bool(node.blocks)
 
 
@@ -399,12 +421,12 @@ def is_kernel(node: Node) -> bool:
 
 
 def is_generated(node: Node) -> bool:
-    """True if a node is a fusion for which code is generated."""
+    """True if a node is a fusion whose kernel the backend generates, and no library call."""
     return is_fusion(node) and node.attrs["kind"] != "library"
 
 
 def is_item(node: Node) -> bool:
-    """True if a node is one of several results of its operand."""
+    """True if a node selects one of the results of its operand, a node with several results."""
     return lookup(node.op).kind == "item"
 
 
@@ -421,5 +443,5 @@ def place_of(value: Node) -> int:
 
 
 def items_of(node: Node, values: Iterable[Node]) -> list[Node]:
-    """The values that are items of `node`."""
+    """Returns those of `values` that are `item` nodes which select a result of `node`."""
     return [v for v in values if is_item(v) and v.args[0] is node]

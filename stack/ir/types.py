@@ -227,7 +227,9 @@ def tensor(dtype: DType | str, *shape: Dim) -> TensorType:
 
 
 def unsharded(type_: Type) -> Type:
-    """The type without shardings."""
+    """Returns a type without the distribution over a mesh; for a tuple type, without that of each
+    item.
+    """
     if type_.sharding is None:
         return type_
     if isinstance(type_, TupleType):

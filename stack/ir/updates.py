@@ -9,8 +9,8 @@ from stack.ir.node import Node
 
 
 class IndexedRows(NamedTuple):
-    """The indexed axis of operand 0, and the permutation that brings the updates' axes into its
-    order.
+    """The rows that a `scatter` updates: the axis of operand 0 that is indexed, and the permutation
+    that brings the axes of the updates into the order of operand 0.
     """
 
     axis: int

@@ -52,7 +52,9 @@ def verify(func: Func) -> None:
 
 
 class _Verifier:
-    """Checks one block. An open block sees the enclosing blocks."""
+    """Checks one block against the rules of the IR. In an open block, such as a loop body, nodes
+    may use values of the enclosing blocks.
+    """
 
     def __init__(
         self,

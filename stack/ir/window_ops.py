@@ -43,7 +43,9 @@ def _windowed(node: Node) -> Rule:
 
 
 def _restated_windows(node: Node, rule: Rule) -> dict[str, object]:
-    """Permutes the attributes, one entry per axis, with the axes of the result."""
+    """Returns the attributes of a node of this file, which have one entry for each dim, permuted to
+    the order of the axes in the result of `rule`.
+    """
     old = [a.names for a in _windowed(node).outputs[0]]
     order = [old.index(a.names) for a in rule.outputs[0]]
     return {k: tuple(v[i] for i in order) for k, v in node.attrs.items()}

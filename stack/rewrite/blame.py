@@ -16,7 +16,9 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Blame:
-    """A rewrite, its number in the pass (from 1), and the problem after it."""
+    """The first rewrite of a pass that made the function wrong, its number in the pass (from 1),
+    and what is wrong after it.
+    """
 
     rewrite: Rewrite
     number: int
@@ -40,7 +42,8 @@ def shown(error: Exception) -> str:
 def first_wrong(
     one: Pass, before: Func, problem: Callable[[Func], str], target: Target | None = None
 ) -> Blame | None:
-    """The first rewrite after which a pass is wrong; None if no rewrite is the cause.
+    """Finds the first rewrite after which the function that a pass makes is wrong, by running the
+    pass with limited numbers of rewrites. None if no rewrite is the cause.
 
     Args:
         problem: returns the problem of a function that the pass made; "" if there is none.

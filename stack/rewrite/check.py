@@ -42,7 +42,9 @@ class Inexact:
     finite: bool = False
 
     def __or__(self, other: Inexact) -> Inexact:
-        """The allowance after both rules."""
+        """Returns the difference of results that is allowed after rules with either allowance were
+        applied.
+        """
         wider, native = self.wider or other.wider, self.native or other.native
         finite = self.finite or other.finite
         return Inexact(max(self.error, other.error), wider, native, finite)
@@ -86,7 +88,9 @@ def relative_error(want: np.ndarray, have: np.ndarray, dtype: DType) -> float:
 
 
 def is_ill_conditioned(want: np.ndarray, exact: np.ndarray, dtype: DType) -> np.ndarray:
-    """True where a float result differs from its double precision by more than the tolerance."""
+    """Returns a mask of the elements of the program's result `want` that differ by more than the
+    tolerance from `exact`, the result in double precision.
+    """
     want, exact = _wide(want, dtype), _wide(exact, dtype)
     with np.errstate(invalid="ignore"):
         near = np.abs(want - exact) <= TOLERANCE.get(dtype.name, 0.0) * _scale(want)

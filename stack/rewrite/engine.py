@@ -78,21 +78,23 @@ class Scope:
         return table, frozenset(results)
 
     def users(self, node: Node) -> Sequence[Node]:
-        """Nodes that have this one as an operand."""
+        """Returns the nodes of the block and its open blocks that have `node` as an operand."""
         self.asked = True
         return self._uses[0].get(node, ())
 
     def is_result(self, node: Node) -> bool:
-        """True if a block returns the node."""
+        """True if the block that is being rewritten, or an open block in it, returns the node."""
         self.asked = True
         return node in self._uses[1]
 
     def used_outside(self, node: Node, inside: Sequence[Node]) -> bool:
-        """True if anything but the nodes of `inside` uses this one."""
+        """True if a node that is not in `inside` has `node` as an operand, or if a block returns
+        `node`.
+        """
         return self.is_result(node) or any(u not in inside for u in self.users(node))
 
     def lines(self, *nodes: Node) -> Lines:
-        """Source lines of nodes, in order, each once."""
+        """Returns the source lines of these nodes, in order of the nodes, each once."""
         return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
 
 
@@ -104,7 +106,7 @@ class Rule(Protocol):
 
     @property
     def roots(self) -> Sequence[str]:
-        """Ops at which the rule may apply."""
+        """Names of the ops of nodes to which the rule is applied."""
         ...
 
     def apply(self, node: Node, scope: Scope) -> Replacement | None: ...
@@ -376,7 +378,9 @@ def _dead(
     replaced: Mapping[Node, Replacement],
     done: Mapping[Node, Node],
 ) -> dict[Node, list[Node]]:
-    """Maps every replaced node to the nodes that become dead because only it needed them."""
+    """Maps each replaced node to the old nodes that become dead because only it needed them, so
+    that its replacement gets their source lines.
+    """
     alive: set[Node] = set()
     pending = [done[r] for r in block.results]
     while pending:
@@ -442,7 +446,9 @@ def _resolve(
 
 
 def _with_results(block: Block, done: Mapping[Node, Node]) -> Block:
-    """An open block with its results replaced; a closed block unchanged."""
+    """Returns an open block, such as a loop body, with its results replaced by new nodes from
+    `done`. Returns a closed block unchanged.
+    """
     results = tuple([done[r] for r in block.results]) if block.is_open else block.results
     return block if results == block.results else Block(block.params, results)
 

@@ -29,7 +29,9 @@ def fresh_axis() -> int:
 
 
 def flat(entries: Entries) -> tuple[int, ...] | None:
-    """Concatenates the axis ids in all entries of a value; returns None if an index is computed."""
+    """Concatenates the loop axes (ids) by which all dims of a value are indexed. Returns None if a
+    dim has a computed index, which no loop axes give.
+    """
     out: list[int] = []
     for entry in entries:
         if entry is None:
@@ -39,8 +41,8 @@ def flat(entries: Entries) -> tuple[int, ...] | None:
 
 
 def meet(a: Entries, b: Entries) -> Entries:
-    """Merges the entries at which two readers read the same value. A dim at which they differ
-    becomes None: no single index serves both readers.
+    """Merges the loop axes by which two readers index each dim of the same value. A dim at which
+    they differ becomes None: no single index serves both readers.
     """
     return tuple(x if x == y else None for x, y in zip(a, b))
 
@@ -55,7 +57,8 @@ class SplitNeeded(Exception):
 
 
 def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> list[Entries]:
-    """The entries of each operand of a node computed at `entries`, by its axis rule.
+    """Returns, for each operand of a node, the loop axes that index its dims, if `entries` are
+    those of the node's dims. Follows the node's axis rule.
 
     Raises SplitNeeded if a reshape merges axes into one axis of the space.
     """
@@ -110,8 +113,8 @@ def _parts(
 
 
 def _joined(axis: Axis, size: Dim, place: Mapping[str, Entry]) -> Entry:
-    """Concatenates the entries of the axes that compose an operand's dim. Returns None if one of
-    them is unknown, or if the dim is read through a window or as a whole.
+    """Returns the loop axes that index an operand's dim, from those of the axes that the dim
+    merges. None if one of them is unknown, or if the dim is read through a window or as a whole.
     """
     parts = [None if axis.mark else place.get(n) for n in axis.names]
     if size == 1 or any(p is None for p in parts):
@@ -121,7 +124,9 @@ def _joined(axis: Axis, size: Dim, place: Mapping[str, Entry]) -> Entry:
 
 @dataclass
 class Space:
-    """A loop space under refinement."""
+    """The loop axes of a group that is being formed, and for each value the axes that index its
+    dims. An axis is split if a reshape inside the group needs it.
+    """
 
     order: list[int]
     sizes: dict[int, Dim]
@@ -129,7 +134,9 @@ class Space:
     reduced: set[int]
 
     def split(self, axis: int, sizes: Sequence[Dim]) -> tuple[int, ...]:
-        """Replaces an axis by several, major first."""
+        """Replaces a loop axis by several new ones of these sizes, the major one first, also in the
+        indices of all values. Returns the new axes.
+        """
         new = tuple(fresh_axis() for _ in sizes)
         at = self.order.index(axis)
         self.order[at : at + 1] = new
@@ -144,7 +151,9 @@ class Space:
 
 
 def put(entry: Entry, axis: int, new: tuple[int, ...]) -> Entry:
-    """An entry with an axis replaced by several."""
+    """Returns the loop axes that index a dim (an entry), with `axis` replaced by the axes `new`
+    into which it was split. None stays None.
+    """
     if entry is None or axis not in entry:
         return entry
     return tuple(x for i in entry for x in (new if i == axis else (i,)))

@@ -20,7 +20,8 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 class CachedTransform:
-    """`make(group)`, called once for each equivalence class of groups.
+    """A transformation of fusion groups that calls `make(group)` once for each class of groups that
+    are equal up to names, source lines and operands.
 
     `make` returns a node, or a chain of nodes, on operands of the group and constants. It may use
     only the types of operands. Names and source lines occur only in tables of blocks.

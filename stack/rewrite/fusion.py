@@ -95,7 +95,9 @@ def bytes_saved(producer: Group, consumer: Group) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits that the engine enforces for all rules."""
+    """Limits on every fusion group, whatever the fusion rule: number of inputs, number of nodes,
+    and how often operations may be repeated.
+    """
 
     max_inputs: int = 32
     max_nodes: int = 128
@@ -139,7 +141,9 @@ class Grouping(Units):
     # ---- the greedy engine
 
     def run(self, stage: int) -> None:
-        """Joins groups until no rule up to this stage accepts another pair."""
+        """Joins pairs of groups by the fusion rules of stages up to `stage`, until none of them
+        accepts another pair.
+        """
         self.ask([rule for rule in self.all_rules if rule.stage <= stage])
         self.reasons.clear()
         while self.rules and (self._sweep() or self._copy_producers()):
@@ -202,7 +206,7 @@ class Grouping(Units):
         return self.log.spend(rule, lines, self.label(consumer))
 
     def put(self, merged: Group, *parts: Group) -> None:
-        """Replaces the groups `parts` by the group `merged`."""
+        """Replaces the groups `parts` by the group `merged` in the tables of groups."""
         self._span(merged, 1)
         for part in parts:
             self._span(part, -1)
@@ -407,7 +411,9 @@ class Grouping(Units):
         return done if whole else []
 
     def drop(self, old: Group) -> None:
-        """Removes a group from the tables of groups, as when all consumers have a copy of it."""
+        """Removes a group from the tables of groups, for example after all its consumers got a copy
+        of its nodes.
+        """
         self._span(old, -1)
         for node in old.members:
             self.groups[node] = [g for g in self.groups[node] if g is not old]
@@ -430,7 +436,7 @@ class Grouping(Units):
     # ---- report of refused pairs
 
     def report(self) -> None:
-        """Records the neighbours that were not joined, with the reasons."""
+        """Records in the log each pair of neighbours that was not joined, with the reason."""
         alive = set(self.all_groups)
         for (producer, consumer), why in self.reasons.items():
             if producer not in alive or consumer not in alive or why is NOT_MINE:

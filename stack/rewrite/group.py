@@ -88,12 +88,12 @@ class Group:
 
     @cached_property
     def reduces(self) -> bool:
-        """True if a member is a reduction."""
+        """True if the group contains a reduction."""
         return any(map(is_reduction, self.members))
 
     @cached_property
     def held(self) -> frozenset[Node]:
-        """The members as a set."""
+        """The members of the group, as a set for fast lookup."""
         return frozenset(self.members)
 
     @property
@@ -117,7 +117,9 @@ class Group:
         return sum(flops_of(n) for n in self.members)
 
     def reach(self, node: Node) -> list[Node]:
-        """Members that a node reads, directly or through cheap nodes with known axes."""
+        """Returns the members of the group that a node reads, directly or through nodes that are
+        recomputed and whose index is known.
+        """
         found: list[Node] = []
         pending = list(node.args)
         seen: set[Node] = set()
@@ -145,7 +147,7 @@ class Group:
 def single(
     node: Node, place: int, is_cheap: Callable[[Node], bool], inputs: Iterable[Node]
 ) -> Group:
-    """A group of one node and the cheap nodes that it reads."""
+    """Returns a new group with one node, and the cheap nodes that it reads and recomputes."""
     shape = node.args[0].shape if is_reduction(node) else node.shape
     ids: list[Entry] = [() if s == 1 else (fresh_axis(),) for s in shape]
     space = Space(
@@ -258,8 +260,8 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
 
 
 def few_rows(group: Group) -> bool:
-    """True if a group reduces a few very long rows and then computes whole rows from the results:
-    it would run on one core and leave the others idle.
+    """True if a group reduces fewer than 4 rows of more than 65536 elements and then computes whole
+    rows from the results: it would run on one core and leave the others idle.
     """
     return (
         estimate(product(group.rows)) < 4

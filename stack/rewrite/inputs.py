@@ -84,7 +84,9 @@ def random_inputs(
 
 
 def kinds_for(func: Func) -> Sequence[str]:
-    """The kinds of inputs on which a function without size symbols is checked."""
+    """Returns the kinds of random inputs, such as "zeros" or "huge", on which a function without
+    size symbols is checked. Large functions and kernels get fewer.
+    """
     kinds = {lookup(node.op).kind for _, node in walk(func.body)}
     elements = sum(math.prod(map(int, p.shape)) for p in func.params)  # pyright: ignore[reportArgumentType]
     if elements > LARGE or "memory" in kinds:
@@ -108,7 +110,7 @@ def inputs_of(func: Func, kind: str, seed: int = 0) -> list[np.ndarray]:
 
 
 def array_of(type_: TensorType, kind: str, rng: np.random.Generator) -> np.ndarray:
-    """One array of one of `KINDS`."""
+    """Returns one random array of a type, of a kind of inputs, such as "zeros" or "huge"."""
     plain = random_array(type_, rng)
     if type_.dtype.is_integer and kind == "integers":
         info = np.iinfo(type_.dtype.numpy)
@@ -120,7 +122,9 @@ def array_of(type_: TensorType, kind: str, rng: np.random.Generator) -> np.ndarr
 
 
 def _floats(plain: np.ndarray, kind: str, dtype: DType, rng: np.random.Generator) -> np.ndarray:
-    """Floats of one kind, in the shape of `plain`, in double precision."""
+    """Returns random floats of a kind of inputs, such as "huge", in double precision, with the
+    shape of `plain`. Some kinds modify the values of `plain`.
+    """
     limits, shape = np.finfo(dtype.numpy), plain.shape
     digits = math.log10(float(limits.max))
     match kind:
@@ -159,7 +163,7 @@ def _signs(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
 def _powers(
     shape: tuple[int, ...], exponents: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
-    """Numbers of both signs whose decimal exponents are uniform in a range."""
+    """Returns random numbers of both signs, `10 ** e` with e uniform between both `exponents`."""
     return _signs(shape, rng) * 10.0 ** rng.uniform(*exponents, shape)
 
 

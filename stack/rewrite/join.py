@@ -13,12 +13,13 @@ from stack.rewrite.verdict import Why
 
 @dataclass
 class Maps:
-    """The mapping of a producer's axes into its consumer.
+    """The loop indices of a producer group that is computed inside its consumer.
 
     Attributes:
-        place: producer axis to consumer axes, None if the consumer reads at a computed index.
-        moved: True if any is None, so that the producer is recomputed for each read.
-        recomputed: scalar operations that are repeated for each element of the space.
+        place: maps each axis of the producer to the consumer's axes that index it; None if the
+            consumer reads at a computed index.
+        moved: True if some axis maps to None, so that the producer is recomputed for each read.
+        recomputed: scalar operations that are repeated for each element of the consumer's loops.
         merged: the group of both.
     """
 
@@ -32,7 +33,8 @@ class Maps:
 
 
 def join(producer: Group, consumer: Group) -> Maps | Why:
-    """Maps the producer's axes into the consumer's space, or returns why they do not fit.
+    """Maps the loop axes of a producer group to those of its consumer, and merges both to one
+    group; or returns why the axes do not fit.
 
     The merged group has no outputs and inputs yet, because those depend on the block.
     """

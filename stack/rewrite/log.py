@@ -50,7 +50,9 @@ class FormedGroup:
 
 @dataclass(frozen=True)
 class RefusedFusion:
-    """Two neighbours that fusion did not join: their source lines and the reason, see `REASONS`."""
+    """Two neighbouring groups that fusion did not join, with their source lines and the reason.
+    `kind` is the reason in one word, one of `REASONS`.
+    """
 
     producer: str
     consumer: str
@@ -62,7 +64,7 @@ class RefusedFusion:
 
 @dataclass(frozen=True)
 class Note:
-    """Free text of a pass and the source lines that it is about; () for the whole program."""
+    """A remark of a pass, and the source lines that it is about; () for the whole program."""
 
     text: str
     source: Lines = ()
@@ -78,7 +80,7 @@ class Fuel:
     left: int | None = None
 
     def take(self) -> bool:
-        """Uses one unit. Returns False if none is left."""
+        """Uses one of the remaining rewrites. Returns False if none is left."""
         if self.left is None:
             return True
         if self.left <= 0:
@@ -128,7 +130,7 @@ class Log:
         return True
 
     def allow(self, inexact: Inexact) -> None:
-        """States that what was rewritten is inexact by design, and how far it may be off."""
+        """Records that the rewrites of this pass change results by up to `inexact`, by design."""
         self.inexact |= inexact
 
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:

@@ -22,7 +22,9 @@ NAMED_OPS = 4
 
 
 def outline(grouping: Grouping) -> Block:
-    """The block with a fusion node for every group."""
+    """Returns the grouped block, in which each group has become a `fusion` node with the group's
+    nodes in its body.
+    """
     return _Outliner(grouping).block()
 
 
@@ -129,7 +131,9 @@ def group_name(group: Group) -> str:
 
 
 class _Body:
-    """The nodes inside a group, operands first, and its inputs."""
+    """Collects the nodes in the body of a group's fusion node, operands first, and the values from
+    outside that they read.
+    """
 
     def __init__(self, grouping: Grouping, group: Group) -> None:
         self.g = grouping

@@ -31,7 +31,9 @@ _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
 
 @dataclass(frozen=True)
 class Record:
-    """The record of one pass. `name` is the pass with its options, as in a pipeline."""
+    """The record of one pass: the function before and after it, its rewrites and notes. `name` is
+    the pass with its options, as in the text of a pipeline.
+    """
 
     name: str
     before: Func
@@ -76,7 +78,9 @@ class Result:
 
     @property
     def inexact(self) -> Inexact:
-        """The allowed difference of results after all rules that were applied."""
+        """The difference from the original results that is allowed after all rewrite rules that
+        were applied.
+        """
         found = EXACT
         for record in self.records:
             found |= record.inexact

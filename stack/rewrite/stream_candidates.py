@@ -18,8 +18,8 @@ from stack.rewrite.group import bytes_of, estimate
 
 
 def streamed(nodes: Iterable[Node], results: Iterable[Node], balance: float) -> frozenset[Node]:
-    """Returns matmuls whose results are cheaper to recompute than to store, and the elementwise ops
-    between them and the reductions that read them.
+    """Returns matmuls whose results are cheaper to recompute than to store because they are only
+    reduced, as attention scores are, and the elementwise ops between them and the reductions.
 
     `balance`: matmul operations in the time of one byte of memory traffic; with 0 the result is
     empty.

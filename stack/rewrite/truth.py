@@ -33,7 +33,9 @@ REJECTED = (StackError, TypeError, ValueError, IndexError)  # the interpreter's 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of checking one stage on one kind of inputs; `problem` is "" if it agrees."""
+    """The result of comparing a stage of the compilation with the reference results, on one kind of
+    inputs. `problem` describes the difference; it is "" if they agree.
+    """
 
     stage: str
     kind: str
@@ -84,7 +86,9 @@ class Truth:
         return tuple(self.inputs)
 
     def allow(self, inexact: Inexact) -> None:
-        """Accepts from now on the results of a rule that is inexact by design."""
+        """Accepts from now on results that differ by up to `inexact`, which a rule changes by
+        design.
+        """
         self.allowed |= inexact
 
     def error(self, kind: str, found: Sequence[Any]) -> tuple[float, str]:
@@ -104,7 +108,7 @@ class Truth:
         return worst, ""
 
     def limit(self, kind: str, number: int) -> float:
-        """The largest accepted error of a result.
+        """Returns the largest error that is accepted of result `number` on inputs of kind `kind`.
 
         It is larger than the rules allow if the program itself differs more from its results in
         double precision.
@@ -150,14 +154,17 @@ class Truth:
             return []
 
     def problem(self, func: Func, kinds: Sequence[str] = ()) -> str:
-        """Returns what `compare` finds wrong with another function, or ""."""
+        """Returns the first difference between the results of another function and the reference;
+        "" if there is none. See `compare`.
+        """
         return self.compare(func, kinds)[1]
 
     def compare(self, func: Func, kinds: Sequence[str] = ()) -> tuple[float, str]:
-        """Compares another function; returns the largest relative error, and the first problem.
+        """Compares the results of another function with the reference results. Returns the largest
+        relative error, and a description of the first problem.
 
-        The problem names the kind of inputs, and is "" if there is none. `kinds`: of inputs; by
-        default all.
+        The description names the kind of inputs, and is "" if there is no problem. `kinds`: kinds
+        of inputs to compare; all if empty.
         """
         worst = 0.0
         bound = func.bind(self.sizes) if func.symbols else func

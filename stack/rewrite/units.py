@@ -64,7 +64,9 @@ class Units:
         self.needed = {self.behind_reshape(r) for r in block.results}
 
     def _find_cheap(self) -> frozenset[Node]:
-        """Nodes that every reader recomputes instead of reading them from memory."""
+        """Returns the nodes that are so cheap that each reader recomputes them instead of reading
+        them from memory.
+        """
         found: set[Node] = set()
         made: dict[Node, float] = {}  # values without inputs, and their operations
         for node in self.block.nodes:
@@ -114,7 +116,7 @@ class Units:
         return kept
 
     def is_grouped(self, node: Node) -> bool:
-        """True if groups may contain a node."""
+        """True if groups may contain a node; False for ops that run on their own."""
         if not isinstance(node.type, TensorType) or node.op in self.refused:
             return False
         kind = ops.lookup(node.op).kind

@@ -65,7 +65,9 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
 
 
 def entry_of(target: Any, frontend: str = "auto") -> Entry:
-    """A target as an `Entry`, from the framework that recognizes it."""
+    """Returns the user's callable as an `Entry`, prepared by the first loaded framework that
+    recognizes it; unprepared if none does.
+    """
     for name in plugins.names("stack.frontends"):
         if name in sys.modules and frontend in ("auto", name):
             found = plugins.load("stack.frontends", name).entry(target)
@@ -98,7 +100,9 @@ def find_backend(name: str | None) -> Backend:
 
 
 def warm(name: str | None, options: Mapping[str, Any]) -> None:
-    """Lets a backend start its workers while the program is being captured."""
+    """Starts the worker processes of a backend, if it has some, so that they are ready when the
+    capture of the program ends.
+    """
     if name is None or name not in plugins.names("stack.backends"):
         return
     backend: Backend = plugins.load("stack.backends", name)
@@ -131,9 +135,11 @@ def check_native(func: Func) -> None:
 def stages_of(
     backend: Backend, passes: Passes = DEFAULT, rounds: bool = False
 ) -> tuple[Stages, Stages]:
-    """The stages that form groups, and those that lower groups to the level of the backend.
+    """Returns two lists of a backend's stages: those that form fusion groups, and those that lower
+    groups to the level that the backend compiles.
 
-    `passes`: see `stack.run.pipeline_edits`, or a pipeline that replaces the first kind.
+    `passes`: changes to the stages, see `stack.run.pipeline_edits`, or a pipeline that replaces the
+    first list.
     """
     stages: Stages = backend.lowering.stages
     if isinstance(passes, str) and is_default(passes):
@@ -249,7 +255,9 @@ def walk_stages(
     target: Target | None = None,
     schedules: Mapping[str, str] | None = None,
 ) -> Func:
-    """Runs the pipelines of stages one after the other, and records each."""
+    """Runs the pass pipeline of each stage on a function, one after the other, and adds each result
+    to the record `run`. Returns the last function.
+    """
     run.machine = target.name if target is not None else ""
     for name, spec in stages:
         start = time.perf_counter()

@@ -51,7 +51,7 @@ class Compiled:
 
     @property
     def graphs(self) -> Sequence[CompiledGraph]:
-        """The compiled graphs, oldest first."""
+        """The compiled graphs of the user's callable, oldest first; empty before the first call."""
         return self._calls.graphs if self._calls is not None else ()
 
     @property
@@ -133,7 +133,8 @@ def _anew(
 
 
 class WholeCalls:
-    """A callable whose weights are constants, for passes that use their values.
+    """A user's callable that is compiled with its weights as constants, for passes that use their
+    values.
 
     It is captured once for the shapes of its arguments, without guards, and has no gradients.
     """
@@ -163,7 +164,9 @@ class WholeCalls:
 
 
 def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:
-    """Describes how arguments differ from those compiled for, by name."""
+    """Describes, by parameter name, how a call's arguments differ from those that the newest graph
+    was compiled for; "" if there is no graph.
+    """
     if not graphs:
         return ""
     free = [p for p in graphs[-1].func.params if p.attrs["name"] in graphs[-1].captured.arguments]

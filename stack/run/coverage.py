@@ -18,7 +18,9 @@ _NO_STEP = frozenset({
 
 @dataclass
 class LibraryStep:
-    """A library step: its ops and their source lines."""
+    """One library call of the compiled program: the names of the ops that it computes, and their
+    source lines.
+    """
 
     ops: list[str]
     lines: frozenset[str]

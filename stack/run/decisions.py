@@ -43,7 +43,9 @@ _KINDS: dict[str, type[Any]] = {
 
 
 def decided(records: Iterable[Record]) -> list[Decisions]:
-    """Returns the decisions of passes that have just run."""
+    """Returns the decisions (rewrites, near misses, groups, notes) of passes that have just run,
+    from the records of these passes.
+    """
     return [
         Decisions(r.name, r.rewrites, r.misses, r.formed, r.refused, r.remarks) for r in records
     ]

@@ -18,7 +18,7 @@ RECORD = "record"  # instead of a backend: see `Frontend.train_runs`
 
 
 class MemoryReference(Protocol):
-    """Keeps memory alive while a reference to this object exists."""
+    """Keeps memory alive while this object exists."""
 
     @property
     def addresses(self) -> Sequence[int]: ...
@@ -151,7 +151,8 @@ class Frontend(Protocol):
         ...
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
-        """The memory of an array, and its version, which changes when the framework writes to it.
+        """Returns two keys: one of the array's memory, and one of its version, which changes when
+        the framework writes to it.
 
         The version is None if the framework does not count writes.
         """
@@ -185,8 +186,8 @@ class Frontend(Protocol):
         ...
 
     def hosted(self, made: Op) -> Callable[..., Any]:
-        """A declared operator as an operator of the framework: on its arrays, with attributes by
-        name.
+        """Returns a declared operator (`stack.op`) as an operator of the framework, which takes the
+        framework's arrays, and attributes by name.
         """
         ...
 
@@ -195,7 +196,7 @@ class Frontend(Protocol):
         ...
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
-        """Runs a program and returns its graph breaks, with reasons."""
+        """Runs a program in the framework and returns the reason of each graph break."""
         ...
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:

@@ -30,7 +30,9 @@ def gradients_of(fn: Any, args: Sequence[Any], frontend: str = "auto") -> Func:
 
 
 def _seeded(func: Func) -> Func:
-    """The function with the incoming gradient, its last parameter, set to 1."""
+    """Returns a function with its last parameter, the gradient of the scalar result, replaced by 1.
+    Unchanged if the last parameter is no gradient.
+    """
     last = func.params[-1]
     if not str(last.attrs["name"]).startswith("tangents"):
         return func

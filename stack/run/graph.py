@@ -163,8 +163,9 @@ class CompiledGraph:
             )
 
     def ready(self, arrays: Sequence[Any]) -> list[Any]:
-        """Arguments of `execute` for all parameters, bound ones first. A TypeError names the
-        argument.
+        """Converts the arrays of a call to arguments of `execute`, one for each parameter, the
+        bound arrays first. Raises TypeError, which names the argument, for an array that does not
+        fit.
 
         They are storage arrays, or framework arrays on the device if the program was captured
         there.
@@ -192,14 +193,18 @@ class CompiledGraph:
                 raise TypeError(f"argument {p.attrs['name']!r} is {p.type}: {error}") from error
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
-        """The executable for these shapes; compiles if a size symbol has a new value."""
+        """Returns the executable for the sizes of these arguments; compiles it if the graph has
+        none for them yet.
+        """
         return self._executable(self._sizes(ready))
 
     def _executable(self, sizes: Sizes) -> Executable:
         return self.executables.get(sizes) or self._compile(sizes)
 
     def _sizes(self, ready: Sequence[Any]) -> Sizes:
-        """Values of size symbols for these shapes."""
+        """Returns the name and value of each size symbol, from the shapes of the arguments; () if
+        the program has no symbols.
+        """
         if self._is_fixed(ready):
             return ()
         return tuple(sorted(bind_shapes(self.func, [a.shape for a in ready]).items()))
@@ -215,7 +220,9 @@ class CompiledGraph:
         self.executable_for(self.ready(arrays))
 
     def match(self, args: Sequence[Any]) -> list[Any] | None:
-        """Arguments of `execute`, or None if the arguments are not those captured for."""
+        """Converts a call's arguments for `execute`. Returns None if the types or shapes are not
+        those that the graph was captured for.
+        """
         try:
             ready = self.ready(self.captured.flatten(*args))
             if not self._is_fixed(ready):
@@ -233,7 +240,7 @@ class CompiledGraph:
         return self._run(self._sizes(ready), ready, arrays)
 
     def _run(self, sizes: Sizes, ready: list[Any], arrays: Sequence[Any]) -> list[Any]:
-        """Like `execute`, for known sizes."""
+        """Like `execute`, if the values of the size symbols are known already."""
         executable = self._executable(sizes)
         if self.on_device:
             assert executable.accept is not None

@@ -10,7 +10,9 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A buffer of `size` bytes that is live from step `first` to step `last`, both included."""
+    """A buffer of `size` bytes that must exist from step number `first` to `last` of the program,
+    both included.
+    """
 
     size: int
     first: int
@@ -18,7 +20,8 @@ class Lifetime:
 
 
 def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Byte offsets of the buffers, and the size of the arena.
+    """Plans memory: returns the byte offset of each buffer in one allocation, the arena, and the
+    size of the arena.
 
     Buffers are placed largest first, each at the lowest gap that is free over its whole live range
     (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by

@@ -67,7 +67,7 @@ def _sharding(type_: TensorType, mesh: Mesh) -> Sharding:
 
 
 def cuts_of(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice, ...]:
-    """The slices of a global value that a rank holds."""
+    """Returns the slice along each dim of the global value that a rank has, without padding."""
     cuts: list[slice] = []
     for size, axes in zip(shape, sharding.axes, strict=True):
         place = sharding.mesh.positions(rank, axes)
@@ -77,7 +77,9 @@ def cuts_of(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice,
 
 
 def parts_of(array: Array, sharding: Sharding, filler: Any = 0) -> list[Array]:
-    """The part of a global value on each rank."""
+    """Cuts a global value into the array of each rank. Shorter parts are padded with `filler` to
+    the size of the longest.
+    """
     shape = tuple(int(cast("int", n)) for n in sharding.local_shape(array.shape))
     parts: list[Array] = []
     for rank in range(sharding.mesh.ranks):

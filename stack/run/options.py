@@ -14,7 +14,9 @@ INTERNAL = ("bound", "call_opaque", "weights")  # passed by compiled programs to
 
 
 def of_graph(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options of `stack.compile` to those of `CompiledGraph`."""
+    """Converts options of `stack.compile` to keyword arguments of `CompiledGraph`: its own, and the
+    backend's in `options`.
+    """
     own = {k: v for k, v in options.items() if k in GRAPH}
     return {**own, "options": {k: v for k, v in options.items() if k not in GRAPH}}
 

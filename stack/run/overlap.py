@@ -16,7 +16,9 @@ _VIEWS = ("reshape", "item")
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two results that share bytes while both are needed."""
+    """A fault of the memory plan: result `second` is written to a byte of `first`, which is still
+    read later.
+    """
 
     first: str
     second: str
@@ -28,8 +30,8 @@ class Overlap:
 
 
 def overlaps(func: Func) -> list[Overlap]:
-    """All results that a planned function overwrites too early, including bodies of loops and
-    branches.
+    """Finds faults of a memory plan: all results that a function overwrites before their last use,
+    including those in the bodies of loops and branches.
     """
     found: list[Overlap] = []
     pending = [func.body]
@@ -76,8 +78,8 @@ def _shown(node: Node, shows: dict[Node, set[Result]]) -> set[Result]:
 
 
 def _written(node: Node) -> list[tuple[Result, range]]:
-    """The bytes of the arena that a node writes, as a range for each of its results in the arena. A
-    node that updates an operand in place has none.
+    """Returns each result that a node writes to the arena, the memory of all intermediates, with
+    its range of bytes. Empty for a node that updates an operand in place.
     """
     places = () if "updates" in node.attrs else node.attrs.get("at") or ()
     sizes = [t.bytes for t in node.types]

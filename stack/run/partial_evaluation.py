@@ -36,7 +36,8 @@ Held = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class Parts:
-    """A lowered function in two parts.
+    """A lowered function cut into a part that runs once for given weights and a part that runs in
+    every call.
 
     Attributes:
         prepare: computes the cached values from weights.
@@ -52,7 +53,9 @@ class Parts:
 
 
 def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tuple[Stages, Stages]:
-    """The stages of a program with constant weights; memory is planned later, in its parts.
+    """Returns two lists of stages for a program with constant weights: the stages that form groups,
+    with pass `freeze` added, and the stages that lower groups, without memory planning. Memory is
+    planned later, in each of the two parts.
 
     Raises UsageError if a user's pipeline replaces the stages that form groups.
     """
@@ -69,7 +72,9 @@ def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tu
 
 
 def cut(func: Func) -> Parts | None:
-    """The parts of a function; None if nothing can be prepared."""
+    """Cuts a lowered function into the part that depends only on weights and the part that runs in
+    every call. None if nothing can be computed from weights alone.
+    """
     crossing = _crossing(func)
     before, after = Builder(), Builder()
     known = {p: p for p in func.params}
@@ -109,14 +114,16 @@ def _crossing(func: Func) -> list[Node]:
 
 
 def _params(func: Func, values: Iterable[Node]) -> list[Node]:
-    """Parameters for values, with the values' names."""
+    """Returns a new parameter for each value, of its type and with its name, made unique among the
+    parameters of `func`.
+    """
     taken = {str(p.attrs["name"]) for p in func.params}
     names = [func.body.names.get(v, "kept") for v in values]
     return [param(unique_name(n, taken, {}), v.type) for n, v in zip(names, values, strict=True)]
 
 
 def _read(func: Func, values: Iterable[Node]) -> tuple[int, ...]:
-    """Indices of the parameters of `func` that some values depend on."""
+    """Returns the indices of the parameters of `func` on which some of the values depend."""
     needed = set(topological(values))
     return tuple(i for i, p in enumerate(func.params) if p in needed)
 

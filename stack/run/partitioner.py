@@ -14,7 +14,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "perm
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of one rank.
+    """One collective operation of a partitioned program, as one rank takes part in it.
 
     Attributes:
         op: one of COLLECTIVES.
@@ -33,7 +33,9 @@ class Collective:
 
     @property
     def steps(self) -> int:
-        """Sequential messages in a ring."""
+        """Number of messages that a rank sends one after the other, if the collective runs as a
+        ring.
+        """
         if self.op == "permute":
             return 1
         return (self.ranks - 1) * (2 if self.op == "all_reduce" else 1)
@@ -41,7 +43,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Partition:
-    """The result of a partitioner.
+    """The program of one rank, as a partitioner made it: its collectives and memory.
 
     Attributes:
         collectives: of one rank; those of loops counted once.
@@ -60,7 +62,7 @@ class Partition:
 
     @property
     def steps(self) -> int:
-        """Sequential messages, if no collectives overlap."""
+        """Number of messages that a rank sends one after the other, if no collectives overlap."""
         return sum(c.steps for c in self.collectives)
 
     def counts(self) -> dict[str, int]:
@@ -82,7 +84,8 @@ def partition_of(document: dict[str, Any]) -> Partition:
 
 @dataclass(frozen=True)
 class Partitioner:
-    """A compiler that partitions, for comparison; entry point group `stack.partitioners`.
+    """Another compiler that partitions programs over ranks, for comparison with ours; entry point
+    group `stack.partitioners`.
 
     Attributes:
         run: partitions an annotated function, in a process of its own. Raises StackError if it

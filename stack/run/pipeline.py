@@ -20,8 +20,8 @@ KINDS = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 
 
 class Work(NamedTuple):
-    """A piece of work. `kind` is F (forward), B (gradients of activations) or W (gradients of
-    weights).
+    """The work of one chunk of the model on one microbatch. `kind` is F (forward), B (gradients of
+    activations) or W (gradients of weights).
     """
 
     kind: str
@@ -96,7 +96,8 @@ def pipeline(
     chunks: int = 0,
     send: float = 0.0,
 ) -> Timetable:
-    """The schedule of `batches` microbatches.
+    """Returns the timetable of one training step of pipeline parallelism, with the schedule `kind`
+    and `batches` microbatches.
 
     Args:
         times: seconds of F, B and W of a chunk; by default B and W take as long as F each.
@@ -114,7 +115,9 @@ def pipeline(
 
 
 class _Greedy:
-    """Simulates all ranks in order of time."""
+    """Builds a timetable of pipeline parallelism: whenever a rank is free, gives it the next work
+    that is ready.
+    """
 
     def __init__(
         self,
@@ -162,7 +165,9 @@ class _Greedy:
         return min(ready, default=None)
 
     def _ready(self, work: Work) -> float | None:
-        """The time at which the inputs of a piece of work are ready; None if not known yet."""
+        """Returns the time at which the inputs of a piece of work have arrived on its rank; None if
+        a work that computes them is not scheduled yet.
+        """
         kind, chunk, batch = work
         needs = {
             "F": [Work("F", chunk - 1, batch)] if chunk else [],
@@ -200,7 +205,9 @@ class _Greedy:
 
 
 def order_of(schedule: Timetable) -> list[list[Work]]:
-    """The work of each rank. If B and W are not separate, W is listed right after its B."""
+    """Returns the order of work on each rank. If the timetable has no separate W (gradients of
+    weights), lists it right after its B.
+    """
     parts = any(p.work.kind == "W" for rank in schedule.ranks for p in rank)
     found: list[list[Work]] = []
     for rank in schedule.ranks:

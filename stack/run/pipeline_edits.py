@@ -58,7 +58,9 @@ def steer(stages: Stages, passes: str) -> Stages:
 
 @dataclass
 class _Stage:
-    """The passes of a stage while it changes. `place` is where the next pass is added."""
+    """The passes of one stage of a backend while the user's changes are applied. `place` is the
+    index for the next added pass.
+    """
 
     passes: list[Pass]
     place: int | None = None  # None: at the end
@@ -66,7 +68,7 @@ class _Stage:
     changed: bool = False
 
     def add(self, spec: str) -> None:
-        """Adds a pass where another was removed, or at the end."""
+        """Adds a pass at the index of the last removed pass, or at the end if none was removed."""
         (made,) = parse_pipeline(spec, self.removed)
         place = len(self.passes) if self.place is None else self.place
         self.passes.insert(place, made)
@@ -74,7 +76,9 @@ class _Stage:
         self.changed = True
 
     def remove(self, name: str) -> bool:
-        """Removes a pass wherever it occurs. Returns False if it does not occur."""
+        """Removes each occurrence of the pass `name` from the stage. Returns False if there is
+        none.
+        """
         gone = [i for i, each in enumerate(self.passes) if each.name == name]
         for i in reversed(gone):
             self.removed[name], self.place = self.passes.pop(i), i

@@ -147,7 +147,9 @@ class Run:
         raise KeyError(str(unknown_name("no stage", name, self.stages)))
 
     def cover(self, imported: Func) -> None:
-        """Counts how the ops of the imported function run; see `coverage_of`."""
+        """Sets `coverage`: counts the ops of the imported function that are compiled, library
+        calls, hosted or fallbacks; see `coverage_of`.
+        """
         lowered = self.functions
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
@@ -192,8 +194,8 @@ class Run:
         return explain_text(self, what, other)
 
     def resume(self, stage: str, func: Func | str | None = None) -> Any:
-        """Resumes from a stage, optionally with another function or text for it. Returns a
-        callable.
+        """Compiles again from a recorded stage, optionally with another function or text in its
+        place. Returns the compiled callable.
         """
         from stack.explore.in_memory_run import resume
 
@@ -223,7 +225,9 @@ class Run:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The user's files that source lines name, if this process has read them."""
+        """Returns the texts of the user's files that the program's source lines name, by file name,
+        if this process has read the files.
+        """
         functions = self.functions
         return source_files(lines_of(functions[0])) if functions else {}
 

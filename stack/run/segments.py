@@ -31,7 +31,7 @@ Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # computation, and the collecti
 
 @dataclass(frozen=True)
 class Segment:
-    """A computation of one rank between collectives.
+    """A part of a rank's program, without communication, that runs between two collectives.
 
     Attributes:
         func: computes `outputs` from `inputs`.
@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Collectives that start together."""
+    """Collectives of a rank's program that start at the same time."""
 
     nodes: tuple[Node, ...]
 
@@ -59,7 +59,9 @@ class Meeting:
 
 @dataclass(frozen=True)
 class SegmentStep:
-    """A segment or a group of collectives, and the values that are dead after it."""
+    """One segment of computation, or one group of collectives, and the values that no later step
+    needs.
+    """
 
     work: Segment | Meeting
     last: tuple[Node, ...]
@@ -68,7 +70,7 @@ class SegmentStep:
 def steps_of(
     func: Func, bucket: int = 0, again: bool = True, balance: float = 0.0
 ) -> list[SegmentStep]:
-    """The steps of a rank's program.
+    """Cuts a rank's program into steps: segments of computation, and the collectives between them.
 
     Args:
         bucket: bytes of collectives that are collected before a segment ends for them. 0 chooses a
@@ -171,7 +173,9 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 
 def _cut(func: Func, order: Sequence[Node], bucket: int, balance: float) -> list[Segment | Meeting]:
-    """Cuts the nodes into segments and collectives."""
+    """Cuts a rank's nodes, in execution order, into segments of computation and the collectives
+    between them.
+    """
     sources = _sources(order, streamed(order, func.results, balance))
     place = {node: i for i, node in enumerate(order)}
     last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
@@ -309,8 +313,8 @@ def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozen
 
 
 def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
-    """Returns the nodes of a run and those that it recomputes, because their values are not passed
-    between segments.
+    """Returns the nodes of a segment, and those outside of it that the segment computes again
+    because their values are not passed between segments.
     """
     found = dict.fromkeys(run)
     pending = [a for n in run for a in n.args]
@@ -340,7 +344,7 @@ def _size(node: Node) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """The larger of a collective's input and output, in bytes."""
+    """Returns the larger size, in bytes, of a collective's result and its operands."""
     return max(map(_size, (node, *node.args)))
 
 

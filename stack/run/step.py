@@ -45,7 +45,9 @@ class Optimizer:
     epsilon: float = 1e-8
 
     def step(self, func: Func) -> Func:
-        """Returns the whole step. Raises UsageError if the gradients do not match the weights."""
+        """Returns the whole training step: `func`, which computes gradients, followed by the update
+        of its weights. Raises UsageError if the gradients do not match the weights.
+        """
         if self.rule not in RULES:
             raise UsageError(f"rule {self.rule!r} is not one of {', '.join(RULES)}")
         gradients = func.results[self.results :]
@@ -82,7 +84,9 @@ class Optimizer:
 
 
 class _Update:
-    """Updates one parameter after the other."""
+    """Adds the optimizer's update of one weight after the other to a function, and collects the
+    optimizer's state.
+    """
 
     def __init__(self, options: Optimizer, b: Builder) -> None:
         self.options, self.b = options, b
@@ -91,7 +95,7 @@ class _Update:
         self.count: Node | None = None
 
     def updated(self, weight: Node, gradient: Node) -> Node:
-        """The new value of a weight."""
+        """Adds the update of a weight by its gradient, and returns the new value of the weight."""
         b, name = self.b, str(weight.attrs["name"])
         b.loc = b.locs.get(gradient, ())
         b.names[gradient] = name + GRADIENT

@@ -40,7 +40,9 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
 
 
 def balance_of(backend: Backend, options: Mapping[str, Any]) -> float:
-    """Matmul operations in the time of one byte, if a backend has streams; else 0."""
+    """Returns the matmul operations that the target GPU computes in the time of one byte of memory
+    traffic, if the backend recomputes matmuls that are only reduced; else 0.
+    """
     if not backend.lowering.recomputes:
         return 0.0
     return as_gpu(target_of(backend, options)).balance

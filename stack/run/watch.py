@@ -13,9 +13,9 @@ _OPEN: list[Capture] = []
 
 
 class Capture:
-    """Runs of graphs in the order in which they were compiled.
+    """The records of all compilations inside a `capture()`, oldest first.
 
-    Attributes of a run (`stages`, `kernels`, `diff`, ...) are those of the newest one.
+    Other attributes (`stages`, `kernels`, `diff`, ...) are those of the newest record.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Capture:
 
     @property
     def run(self) -> Run:
-        """The newest run."""
+        """The record of the newest compilation. Raises StackError if nothing was compiled."""
         if not self.runs:
             raise StackError(
                 "nothing was compiled inside of `stack.capture()`: programs that were compiled"

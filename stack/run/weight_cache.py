@@ -17,7 +17,7 @@ Stamps = tuple[Hashable, ...]  # memory of weights, or their versions
 
 @dataclass(frozen=True)
 class Entry:
-    """The cached values for one set of weights.
+    """Values that were computed from one set of weights and are reused while these do not change.
 
     Attributes:
         versions: versions of the weights at that time.
@@ -70,8 +70,8 @@ class WeightCache:
             return self._current(*self._stamps([arrays[i] for i in self.frozen.weights]))
 
     def _stamps(self, weights: Sequence[Any]) -> tuple[Stamps, Stamps]:
-        """Returns the memory of each weight, and the version of each weight, by which changes are
-        detected.
+        """Returns a key of each weight's memory, and each weight's version number, by which writes
+        to it are detected.
         """
         stamps = list(map(self.frontend.stamp, weights))
         return tuple(memory for memory, _ in stamps), tuple(version for _, version in stamps)

@@ -53,6 +53,8 @@ def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
 
 @cached_by_class
 def step_flops(step: Node) -> float:
-    """Returns the operations of one step of a tensor-level function, or 0 for symbolic sizes."""
+    """Returns the scalar operations of one node of a tensor-level function (a fusion or a single
+    op), or 0 if its sizes are symbolic.
+    """
     flops = cost(step).flops
     return float(flops) if isinstance(flops, int) else 0.0

@@ -14,7 +14,9 @@ from stack.schedule.record import Axis, Domain, Schedule, Split
 
 @dataclass(frozen=True)
 class Need:
-    """A kernel's use of a resource of a program, and the available amount."""
+    """The amount of a GPU or CPU resource, such as registers, that a kernel uses per program, and
+    the amount that a program may use.
+    """
 
     resource: str
     amount: int
@@ -26,7 +28,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Rules:
-    """The schedules that the loops of a kernel allow.
+    """The schedules that are possible for a kernel, given the loops that it consists of.
 
     Attributes:
         bindings: for each kind of axis, the allowed bindings of its splits, outermost first.
@@ -54,10 +56,12 @@ class Rules:
 def why_illegal(
     schedule: Schedule, domain: Domain, rules: Rules, needs: Sequence[Need] = ()
 ) -> str:
-    """The reason why a schedule is illegal for a domain; "" if it is legal.
+    """Returns the reason why a schedule is illegal for a kernel with the axes `domain`; "" if it is
+    legal.
 
     Args:
-        needs: the resources that its kernel uses.
+        rules: the bindings, block sizes and options that the kernel allows.
+        needs: the resources that the kernel uses.
     """
     if schedule.instead:
         if schedule.instead in rules.words:

@@ -14,7 +14,7 @@ from stack.schedule.record import Prediction
 
 @dataclass
 class ScheduleCandidate:
-    """One schedule.
+    """One schedule that was considered for a fusion group.
 
     Attributes:
         expected: the model's prediction; None if there is none.
@@ -55,8 +55,8 @@ class ScheduleChoice:
 
     @staticmethod
     def of(policy: Policy, group: str, taken: str = "") -> ScheduleChoice:
-        """The schedules that a policy considers for a group; `taken` is a complete one written by
-        hand.
+        """Lists the schedules that a policy considers for a group, the illegal ones too. `taken` is
+        a complete schedule written by hand, which is chosen; "" lets the policy choose.
         """
         found = {str(s): ScheduleCandidate(str(s), p) for s, p in policy.considered}
         for schedule in policy.misfits():
@@ -71,7 +71,9 @@ class ScheduleChoice:
     def measured(
         self, seconds: Mapping[str, float | None], problems: Mapping[str, str]
     ) -> ScheduleChoice:
-        """The same with measured times, fastest first."""
+        """Returns a copy with measured times and error texts, by schedule; the fastest schedule is
+        first.
+        """
         for held in self.schedules:
             held.seconds = seconds.get(held.schedule)
             held.problem = problems.get(held.schedule, "")

@@ -12,13 +12,17 @@ from stack.schedule.record import Schedule
 
 
 def schedules_of(node: Node) -> tuple[str, ...]:
-    """The texts of a group's schedules, best first."""
+    """Returns the texts of the schedules that a fusion group has as attribute, best first; empty if
+    it has none.
+    """
     named = node.attrs.get("schedule") or ()
     return (named,) if isinstance(named, str) else tuple(named)
 
 
 def first_schedule(node: Node) -> Schedule | None:
-    """The schedule of a group; None if it has none. Raises UsageError."""
+    """Returns the best schedule of a fusion group; None if it has none. Raises UsageError if its
+    text cannot be parsed.
+    """
     named = schedules_of(node)
     return Schedule.parse(named[0]) if named else None
 

@@ -67,6 +67,8 @@ class Policy(ABC):
         return made
 
     def of(self, group: Node) -> Schedule:
-        """The schedule that a group names, or the best one. Raises UsageError as `follow` does."""
+        """Returns the complete schedule of a fusion group: its first own one, completed, or the
+        best candidate if it has none. Raises UsageError as `follow` does.
+        """
         named = first_schedule(group)
         return self.considered[0][0] if named is None else self.follow(named)

@@ -108,11 +108,15 @@ class Schedule:
         )
 
     def of(self, axis: str) -> tuple[Split, ...]:
-        """The splits of one axis, outermost first."""
+        """The splits of the axis with this name, outermost first; empty if the schedule does not
+        split it.
+        """
         return tuple(s for s in self.splits if s.axis == axis)
 
     def bound(self, *bindings: str) -> tuple[Split, ...]:
-        """The splits with one of these bindings, outermost first."""
+        """The splits of all axes whose binding, such as "grid", is one of `bindings`; outermost
+        first.
+        """
         return tuple(s for s in self.splits if s.binding in bindings)
 
     @property
@@ -123,16 +127,21 @@ class Schedule:
         return bool(self.bound("lane", "unroll"))
 
     def block(self, axis: str, default: int = 0) -> int:
-        """The outermost block of an axis; `default` if it is not split."""
+        """The number of elements in an outermost block of an axis; `default` if the schedule does
+        not split it.
+        """
         found = self.of(axis)
         return found[0].block if found else default
 
     def tail(self, axis: str) -> int:
-        """The smaller blocks at the end of an axis; 0 if there are none."""
+        """The number of elements of the smaller blocks at the end of an axis; 0 if all its blocks
+        have one size.
+        """
         return max((s.tail for s in self.of(axis)), default=0)
 
     def filled(self, default: Schedule) -> Schedule:
-        """This schedule, with everything that it does not specify taken from `default`.
+        """Returns this schedule with everything that it does not specify (axes, bindings, warps,
+        stages) taken from `default`.
 
         The axes that it names keep their relative order; splits bound to the grid are outermost.
         """

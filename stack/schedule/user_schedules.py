@@ -53,7 +53,9 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
 
 
 def is_list(text: str) -> bool:
-    """True if a schedule is a list of steps: each begins with the name of a primitive."""
+    """True if the text of a schedule is a list of loop transformations, each beginning with the
+    name of a primitive, and not of entries such as `m=128`.
+    """
     words = text.partition(";")[0].split()
     return len(words) > 1 and "=" not in words[0] and "=" not in words[1]
 
@@ -86,8 +88,8 @@ def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
 
 
 def of_part(given: Schedule) -> Schedule:
-    """Removes the splits of reduced axes among programs: the rest is the schedule of the kernel
-    that computes one partial result.
+    """Returns the schedule of the kernel that computes one partial result: `given` without the
+    splits that distribute reduced axes among programs.
     """
     splits = (s for s in given.splits if s.axis not in REDUCED or s.binding != "grid")
     return replace(given, splits=tuple(splits))

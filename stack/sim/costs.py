@@ -18,7 +18,8 @@ from stack.sim.machines import Cluster, Link
 
 
 def compute_seconds(func: Func, machine: Cluster) -> float:
-    """Returns the seconds of a segment: a roofline for each matmul, one memory pass for the rest.
+    """Returns the time of a function between collectives: a roofline for each matmul, one pass over
+    memory for the rest.
 
     Elementwise ops are assumed to be fused with their producers or consumers. Branches are assumed
     to be taken. If the machine has streams, attention scores never reach memory, and the part
@@ -46,7 +47,9 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
 
 
 def stored_bytes(func: Func, machine: Cluster) -> int:
-    """Returns the peak bytes that a segment stores, including its results."""
+    """Returns the peak bytes that a function between collectives has in memory for values that it
+    computes, its results included.
+    """
     nodes = [node for _, node in walk(func.body)]
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
     end = {node: len(nodes) for node in func.results}
@@ -74,7 +77,7 @@ def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[No
 
 def _seen(inner: Iterable[Node]) -> dict[Dim, float]:
     """Maps the number of elements of each attention score matrix with a triangular mask to the
-    share of it that is computed, one half.
+    fraction of it that is computed, one half. `inner` are the nodes that are recomputed.
     """
     return {n.tensor.size: 0.5 for n in inner if n.op == "select" and _is_triangle(n.args[0])}
 

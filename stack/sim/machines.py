@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def balance(self) -> float:
-        """16-bit flops in the time of sending one byte to a neighbour."""
+        """16-bit flops that a device computes in the time of sending one byte to a neighbour."""
         return self.rate("bf16") * self.links[0].beta
 
     @property
@@ -87,11 +87,15 @@ class Cluster:
 
     @property
     def stream_balance(self) -> float:
-        """Flops of a stream in the time of one byte of memory; 0 if unknown."""
+        """Flops of an attention-like kernel in the time of reading one byte of device memory; 0 if
+        the device's numbers are unknown.
+        """
         return self.gpu.balance if self.gpu is not None else 0.0
 
     def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Cluster:
-        """Returns the machine with a link fitted to measured seconds, given by message bytes."""
+        """Returns a copy of this cluster in which the latency and bandwidth of network tier `tier`
+        are fitted to `times`, measured seconds by message size in bytes.
+        """
         found = fitted(times)
         old = self.links[tier]
         link = replace(old, alpha=found.alpha, beta=found.beta)
@@ -121,7 +125,8 @@ def machine(name: str) -> Cluster:
 
 
 def fitted(times: Mapping[int, float]) -> Link:
-    """Fits a link to measured seconds by bytes, with least relative error.
+    """Fits latency and bandwidth of a network link to `times`, seconds by message size in bytes,
+    with least relative error.
 
     Raises UsageError for fewer than two sizes.
     """
@@ -134,7 +139,9 @@ def fitted(times: Mapping[int, float]) -> Link:
 
 
 def _least_squares(terms: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """Returns two coefficients, both at least 0."""
+    """Returns the two nonnegative coefficients of the columns of `terms` whose sum is closest to
+    `wanted` (least squares).
+    """
     both = np.linalg.lstsq(terms, wanted, rcond=None)[0]
     if both.min() >= 0:
         return float(both[0]), float(both[1])

@@ -17,10 +17,10 @@ Value = tuple[str, int]  # its name, and the number of the microbatch
 def simulate_stages(
     parts: Mapping[Place, ChunkProgram], orders: Sequence[Sequence[Work]], machine: Cluster
 ) -> Simulation:
-    """Simulates one step of a pipeline without its update.
+    """Simulates one training step of pipeline parallelism, without the update of the weights.
 
     Args:
-        parts: by kind and chunk; chunk c is on rank c % len(orders).
+        parts: the program of each kind of work and chunk; chunk c is on rank c % len(orders).
         orders: the work of each rank, in order.
 
     Raises KeyError for a value that is read before it is computed.
@@ -99,7 +99,7 @@ class _Stages:
 
 
 def _sizes(part: ChunkProgram) -> Iterator[tuple[str, int]]:
-    """Yields the bytes of the inputs and outputs of a part."""
+    """Yields the name and bytes of each input and output of a program of the pipeline."""
     nodes = (*part.func.params, *part.func.results)
     for name, node in zip((*part.reads, *part.makes), nodes, strict=True):
         yield name, int(str(node.tensor.bytes))

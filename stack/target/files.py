@@ -73,12 +73,16 @@ def load(spec: str) -> Target:
 
 
 def as_gpu(target: Target | None) -> Gpu:
-    """The GPU to lower for; the reference if `target` is None. Raises UsageError for a CPU."""
+    """Returns the target as a GPU; the reference GPU if `target` is None. Raises UsageError if it
+    is a CPU.
+    """
     return _as(target, Gpu)
 
 
 def as_cpu(target: Target | None) -> Cpu:
-    """The CPU to lower for; the reference if `target` is None. Raises UsageError for a GPU."""
+    """Returns the target as a CPU; the reference CPU if `target` is None. Raises UsageError if it
+    is a GPU.
+    """
     return _as(target, Cpu)
 
 
@@ -145,7 +149,9 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
 
 
 def _tiles(given: Any, where: str) -> tuple[TileRate, ...]:
-    """The tiles of a GPU with their measured rates."""
+    """Reads table `tiles` of a target file: the matmul tiles of a GPU and their measured rates.
+    Raises UsageError for a missing or malformed entry.
+    """
     if not isinstance(given, dict):
         raise UsageError(f"{where} tiles is a table, not {given!r}")
     tables = cast("dict[str, Any]", given)

@@ -46,7 +46,9 @@ def missing_here(features: Iterable[str]) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """The name of a feature without separators, which Linux and LLVM write differently."""
+    """Returns the name of a CPU feature without `_` and `-`, because Linux and LLVM place these
+    differently.
+    """
     return re.sub("[_-]", "", name)
 
 
@@ -76,7 +78,9 @@ def listed(machine: str, told: str) -> frozenset[str]:
 
 
 def permitted(flags: frozenset[str]) -> frozenset[str]:
-    """Flags without those of AMX if Linux does not let this process use it."""
+    """Removes the AMX features from a set of CPU features if Linux does not let this process use
+    AMX.
+    """
     if "amx_tile" not in flags or _may_use_tiles():
         return flags
     return frozenset(f for f in flags if not f.startswith("amx"))

@@ -70,8 +70,8 @@ class Mma:
         return depth % self.depth == 0 and depth > self.group
 
     def takes_part(self, rows: int) -> bool:
-        """True if a tile has fewer rows than the instruction, but so many that it is profitable to
-        leave the other rows of the instruction idle.
+        """True if a tile has fewer rows than the instruction, but more than the share `LEAST_PART`
+        of them: then it is profitable to leave the other rows of the instruction idle.
         """
         return LEAST_PART * self.rows < rows < self.rows
 

@@ -115,12 +115,14 @@ class Gpu(Target):
 
     @property
     def tile_registers(self) -> int:
-        """32-bit registers for the values of a tile: half; the others hold operands and indices."""
+        """The number of a processor's 32-bit registers that may hold the values of tiles: half of
+        them. The others hold operands and indices.
+        """
         return self.registers // 2
 
     @property
     def operand_bytes(self) -> int:
-        """Shared memory for the operands of a block, without that for barriers."""
+        """Bytes of shared memory that may hold operands of a block: all but those for barriers."""
         return self.shared_bytes - BARRIER_BYTES
 
     @property
@@ -173,7 +175,9 @@ class Cpu(Target):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the second-level cache that staged values of a row may use."""
+        """The part of the second-level cache, in bytes, that a kernel may use to stage values of a
+        row.
+        """
         return int(self.rows.kept_share * self.cache_bytes)
 
     @property
@@ -183,7 +187,9 @@ class Cpu(Target):
 
     @property
     def sums(self) -> int:
-        """Registers for the accumulators of a matmul; the others hold operands."""
+        """The number of vector registers that may hold the accumulators of a matmul; the others
+        hold operands.
+        """
         return int(self.matmuls.accumulator_share * self.registers)
 
     def most_rows(self, vectors: int) -> int:

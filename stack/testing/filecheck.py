@@ -39,7 +39,9 @@ class CheckFailed(StackError):
 
 @dataclass(frozen=True)
 class Directive:
-    """One comment for the checker: its keyword, its text and its line in the file."""
+    """One comment of a test file that checks output: its keyword, the expected text, and its line
+    in the file.
+    """
 
     word: str
     text: str

@@ -24,7 +24,7 @@ class Reply:
 
 
 class Child:
-    """One `stack.tune.worker` process.
+    """A child process, `stack.tune.worker`, that compiles and times programs.
 
     Args:
         backend: its name.

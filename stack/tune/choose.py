@@ -126,7 +126,9 @@ def alone(node: Node) -> Func:
 
 
 def candidates(trial: Trial) -> list[Func]:
-    """Returns the program of a trial with each of its schedules."""
+    """Returns the program of a trial once for each of its schedules, with only that schedule on its
+    group.
+    """
     (node,) = (n for n in trial.program.body.nodes if "schedule" in n.attrs)
     made: list[Func] = []
     for text in trial.schedules:
@@ -136,7 +138,9 @@ def candidates(trial: Trial) -> list[Func]:
 
 
 def _measure(trials: Sequence[Trial], backend: Backend, options: dict[str, Any]) -> None:
-    """Measures all candidates. If a child ends early, a new one resumes after the failure."""
+    """Measures every schedule of every trial in a child process, and stores times and errors in the
+    trials. If a child ends early, a new one resumes after the failure.
+    """
     todo = [
         (trial, text, f) for trial in trials for text, f in zip(trial.schedules, candidates(trial))
     ]

@@ -33,7 +33,9 @@ ROUND_SECONDS = 4e-3
 
 
 def fill(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """Returns random storage: normal floats, and zeros for integers, which may be indices."""
+    """Returns a random array of a type in storage form: normal floats, but zeros for integers,
+    which may be indices.
+    """
     shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
     if type_.dtype.kind not in "fc":
         return np.zeros(shape, type_.dtype.numpy)
@@ -81,7 +83,9 @@ def _line(error: Exception) -> str:
 
 
 def work(request: dict[str, Any]) -> None:
-    """Compiles all programs in parallel, then times them one by one."""
+    """Compiles all programs of a request in parallel, then times them one by one and sends a reply
+    for each.
+    """
     backend = find_backend(request["backend"])
     options: dict[str, Any] = request["options"]
     funcs = [parse(text) for text in request["programs"]]
@@ -102,7 +106,9 @@ def work(request: dict[str, Any]) -> None:
 
 
 def _end_if_lost(error: Exception) -> None:
-    """Ends the process after a fault that destroyed the device context."""
+    """Ends this process, with exit code `POISONED`, if the error reports a fault that destroyed the
+    device's context. Otherwise returns.
+    """
     if is_device_lost(error):
         print(_line(error), file=sys.stderr, flush=True)
         os._exit(POISONED)

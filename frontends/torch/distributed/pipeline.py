@@ -182,7 +182,11 @@ class PipelineRank:
         return held[name, batch]
 
     def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
-        """Store a value for parts of this rank; send it once to each other rank that reads it."""
+        """Stores a computed value for parts of this rank that read it, and sends it to other readers.
+
+        `held`: the values stored on this rank, by name and batch. It is sent once to each other
+        rank.
+        """
         if any(self.peers[at[1]] == self.rank for at in self.readers.get(name, ())):
             held[name, work.batch] = value
         for target in self._targets(name, self.rank):
@@ -190,7 +194,7 @@ class PipelineRank:
             self.sent.append(dist.isend(value.contiguous(), target, channel))
 
     def _drop(self, part: ChunkProgram, work: Work, held: dict[Message, Tensor]) -> None:
-        """Delete values that no later part of this rank reads."""
+        """Deletes values that a part has read and that no later part of this rank reads."""
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):
@@ -206,7 +210,7 @@ class PipelineRank:
 
 
 def _last(places: Sequence[Place]) -> Place:
-    """Returns the reader that runs last in every schedule, of readers of one value.
+    """Returns the part that runs last in every schedule, among those that read one value.
 
     F (forward) runs before B (gradients of activations) before W (gradients of weights). Within F
     the last chunk runs last, within B and W the first one.

@@ -180,7 +180,10 @@ class Context:
         return self.b.broadcast(small, type=x.tensor.with_shape(shape), axes=axes)
 
     def fit(self, x: Node, shape: Sequence[Dim]) -> Node:
-        """Broadcasts an operand of an elementwise op to `shape`; one with a single element to rank 0."""
+        """Broadcasts an operand of an elementwise op to `shape`.
+
+        An operand with a single element becomes one of rank 0 instead, which the op broadcasts.
+        """
         if all(s == 1 for s in x.shape) and tuple(shape) != x.shape:
             return self.reshape(x, ())
         return self.broadcast(x, shape)
@@ -314,7 +317,10 @@ class Context:
 
 
 def _inexact(value: Any, dtype: DType) -> bool:
-    """True if rounding a number to a 16-bit type changes its f32 value."""
+    """True if a Python number has another f32 value once it is rounded to a 16-bit type.
+
+    False for nan, tensors and nodes.
+    """
     if not isinstance(value, int | float):
         return False
     held = constant(float(value), dtype).attrs["value"].array

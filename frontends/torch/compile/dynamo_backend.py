@@ -158,10 +158,7 @@ def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
 
 
 def _balance(options: dict[str, Any], device: str) -> float:
-    """Returns how many flops take the target as long as one byte of memory traffic.
-
-    0 if the backend has no streams, so that a matmul always goes through memory.
-    """
+    """Returns the flops that take as long as one byte of traffic; 0 if kernels cannot stream."""
     name = options.get(CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
@@ -219,10 +216,7 @@ class _Maker:
         return made.instead_of(bare, len(made.border.outputs))
 
     def called_late(self, graph: GraphModule, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiles an ATen graph for calls until gradients are needed.
-
-        Then `compiler` compiles the graph with its backward pass, by AOTAutograd.
-        """
+        """Compiles an ATen graph; `compiler` (AOTAutograd) takes over once gradients are needed."""
         self.late = Late(self.gm, self._make(graph, "forward"), compiler)
         return torch.compiler.disable(self.late.__call__, reason="it is a compiled graph")
 
@@ -265,7 +259,8 @@ class _Maker:
     ) -> tuple[str, ...]:
         """Returns the names of weights that do not change between calls, which may be frozen.
 
-        If the user asked for `freeze`, a note lists the other weights and the reason.
+        Freezing computes what depends only on them once. If the user asked for `freeze`, a note
+        lists the other weights and the reason.
         """
         given = self._given(graph)
         holders = graph.graph.find_nodes(op="placeholder")
@@ -304,10 +299,7 @@ class _Maker:
         return {n.name: self.names[i] for n, i in self._given(graph).items()}
 
     def _given(self, graph: GraphModule) -> dict[FxNode, int]:
-        """Maps placeholders of an ATen graph to the positions of the same inputs of Dynamo's graph.
-
-        Placeholders of unknown origin are left out.
-        """
+        """Maps placeholders of an ATen graph to positions of the same inputs of Dynamo's graph."""
         found: dict[FxNode, int] = {}
         for node in graph.graph.find_nodes(op="placeholder"):
             position = getattr(node.meta.get("desc"), "idx", None)
@@ -318,7 +310,7 @@ class _Maker:
         return found
 
     def _order(self, graph: GraphModule, given: dict[FxNode, int]) -> list[int]:
-        """Returns positions of placeholders: weights and other bound tensors first, then arguments."""
+        """Returns positions of placeholders: weights and bound tensors first, then arguments."""
         holders = graph.graph.find_nodes(op="placeholder")
         ranks = [self.ranks[given[n]] if n in given else 0 for n in holders]
         return sorted(range(len(holders)), key=ranks.__getitem__)
@@ -347,10 +339,7 @@ def _in_users_words(source: str, arguments: Sequence[str]) -> str:
 
 
 def _rank(holder: FxNode, arguments: Sequence[str]) -> int:
-    """Returns the number, from 1, of the user's argument that an input belongs to; else 0.
-
-    An input that is part of no named argument comes after all of them.
-    """
+    """Returns the number, from 1, of the user's argument that an input is part of; else 0."""
     name = _in_users_words(_source_name(holder), arguments)
     head = name.removeprefix("L['").partition("']")[0] if name.startswith("L['") else ""
     if not head or _is_weight(name) or not _is_input(holder):

@@ -65,7 +65,10 @@ def compiled_in_parts(
 
 
 def _example(node: Node) -> Any:
-    """Returns the example value of a node for a part that reads it; a tensor as a leaf of autograd."""
+    """Returns the example value of a node; a tensor detached, as a leaf of autograd.
+
+    It is an input of a part of the graph that reads the node.
+    """
     held = node.meta.get("example_value")
     if not isinstance(held, torch.Tensor):
         return held

@@ -113,7 +113,7 @@ class _Torch:
         return _only(_own(made, tensors))
 
     def _refuse(self, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
-        """Raises RuleError if values of an operator's operands or attributes are out of their limits.
+        """Raises RuleError if values of operands or attributes are outside the operator's limits.
 
         Skipped on a GPU if the call is not the user's, or while a CUDA graph is captured: the check
         would wait for the GPU.

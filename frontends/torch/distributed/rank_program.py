@@ -120,9 +120,9 @@ class RankProgram:
 
 
 def _read_once(step: SegmentStep) -> set[Node]:
-    """Returns the values that exactly one of the collectives of a step reads.
+    """Returns the operands that only one of the collectives of a step reads; it may overwrite them.
 
-    So that collective may overwrite them.
+    Empty for a step that computes.
     """
     nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
     read = Counter(a for n in nodes for a in n.args)

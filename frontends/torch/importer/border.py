@@ -229,9 +229,9 @@ class Border:
         return [places[o] for o in self.outputs] if is_fresh else None
 
     def unread(self) -> list[int]:
-        """Returns the numbers of the arguments that making the results from fresh values never reads.
+        """Returns the numbers of the arguments that `results` does not read; a call may free them.
 
-        A call may free these arguments.
+        `results` makes the graph's results from its arguments and fresh values.
         """
         read = {self._inputs[o] for o in self.outputs if o in self._inputs}
         for program in (self._program, *(p for _, _, p in self._of_inputs)):

@@ -57,7 +57,7 @@ class Scope(Protocol):
         ...
 
     def number(self, value: float, dtype: DType, lanes: int) -> str:
-        """A constant, splat over the lanes."""
+        """Returns a constant; a vector with it in every lane if `lanes` is not 0."""
         ...
 
 

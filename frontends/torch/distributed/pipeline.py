@@ -196,7 +196,7 @@ class PipelineRank:
             self.sent.append(dist.isend(value.contiguous(), target, channel))
 
     def _drop(self, part: ChunkProgram, work: Work, held: dict[Message, Tensor]) -> None:
-        """Deletes values that a part reads or computes, if no later part of this rank reads them."""
+        """Deletes values that a part reads or computes, if no later part of this rank reads it."""
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):

@@ -95,7 +95,7 @@ def _function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def main() -> int:
-    """Prints the table; returns 1 if an error is above its bound."""
+    """Prints the table of errors; returns 1 if a function's error is above its bound."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("functions", nargs="*", metavar="FUNCTION")
     parser.add_argument("--every", type=int, default=EVERY)

@@ -52,7 +52,7 @@ def graphs_of(fn: Callable[[Tensor], Tensor], *calls: Tensor) -> list[Run]:
 
 
 def main() -> int:
-    """Prints all of it; returns 1 if the number of graphs is unexpected."""
+    """Prints the captured graphs; returns 1 if the number of graphs is unexpected."""
     ones, wide = torch.ones(4, 8), torch.ones(4, 16)
     for reason in breaks_of(decided, (ones,)):
         print("break:", reason)

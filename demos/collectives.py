@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def story(out: Path | None = None, ranks: int = 4) -> None:
-    """Shows one collective from its schedule to its cost, on one CPU."""
+    """Prints one collective on simulated ranks, from its schedule to its predicted cost."""
     schedule = build("all_reduce", "two_shot", ranks)
     print(schedule)
     rng = np.random.default_rng(0)
@@ -144,7 +144,7 @@ class Host:
         return rows
 
     def message(self, sizes: Iterable[int]) -> Link:
-        """Measures a message from each rank to the next by size, and fits latency and bandwidth."""
+        """Measures messages between neighbouring ranks by size; fits latency and bandwidth."""
         import torch
 
         schedule = build("permute", "shift", self.world)

@@ -16,10 +16,10 @@ NAMES = {"hand": "ours", "library": "", "peer": "torch", "schedule": "messages"}
 
 
 def judged(rows: Sequence[Row], message: Link | None, ranks: int) -> dict[str, Any]:
-    """Adds predictions to the rows; returns also the fitted links, and their choices.
+    """Adds the model's predictions to measured rows; returns rows, fitted links and choices.
 
-    Schedules as messages are predicted from one message. A kernel over peer memory is predicted
-    from a link that is fitted to all kernels whose schedule has one step.
+    Schedules that run as messages are predicted from one message. A kernel over peer memory is
+    predicted from a link that is fitted to all kernels whose schedule has one step.
     """
     links = _peer_links(rows, ranks) | ({"message": message} if message else {})
     predicted = [{**row, **_predicted(row, links, ranks)} for row in rows]
@@ -32,7 +32,7 @@ def _rate(link: Link) -> float:
 
 
 def _way(row: Row) -> tuple[str, str]:
-    """Returns the names of the link and of the schedule that predict the time of a row."""
+    """Returns the link and the schedule (as names) whose model predicts a row's time."""
     if row["kind"] == "schedule":
         return "message", row["algorithm"]
     from stack.ops.collectives.peer_memory import WAYS

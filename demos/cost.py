@@ -100,7 +100,7 @@ def cache(config: models.LlamaConfig, layers: int, tokens: int) -> str:
 
 
 def main() -> int:
-    """Prints all of it; returns 1 if a count differs from the rule plus attention."""
+    """Prints counts, bottlenecks and caches; returns 1 if a count differs from the formula."""
     print("operations of GPT-2, matmuls only\n")
     text, wrong = forward_and_training()
     print(text + "\n\nprefill, then decoding one token: the same weights for one row\n")

@@ -40,7 +40,7 @@ def dense(x: Array, gates: Array, weight: Array) -> Array:
 
 
 def usage(sizes: Array, capacity: int) -> tuple[int, float]:
-    """Returns the number of dropped pairs of token and expert, and the share of rows in use."""
+    """Returns the number of (token, expert) pairs dropped, and the used share of expert rows."""
     held = int(sizes.sum())
     computed = capacity * EXPERTS if capacity else int((-(-sizes // BLOCK)).sum()) * BLOCK
     return TOKENS * TOP - held, held / computed

@@ -77,7 +77,7 @@ PATTERNS = (
 
 
 def tell(pattern: Pattern) -> tuple[list[object], list[str], float]:
-    """Returns kernels and bytes unfused and fused, refused fusions, and the relative error."""
+    """Returns the table row of a pattern (kernels, bytes), its refused fusions, and its error."""
     args = pattern.args()
     compiled = stack.compile(pattern.program, *args)
     apart, fused = stack.compile(pattern.program, *args, passes=APART).run, compiled.run

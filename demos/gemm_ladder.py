@@ -40,7 +40,7 @@ TOLERANCE = 2**-7  # two roundings to bf16, relative to the largest result
 
 @dataclass(frozen=True)
 class Rung:
-    """One schedule, and its addition to the rung below."""
+    """One schedule of the matmul, and what it adds to the schedule before it."""
 
     name: str
     schedule: str
@@ -126,7 +126,7 @@ def check(rung: Rung, seed: int = 0) -> float:
 
 
 def build(rung: Rung, size: int, target: str) -> tuple[Func, Source, nvrtc.Binary]:
-    """Returns the loop level, CUDA C++ and machine code of a square matmul."""
+    """Returns a square matmul with a rung's schedule: loop level, CUDA C++ and machine code."""
     func = lowered(rung, matmul(size, size, size))
     source = print_kernel(kernel_of(func), f"matmul_{rung.name}", readable=True)
     return func, source, nvrtc.compile_cubin(source.text, source.name, target)
@@ -189,7 +189,7 @@ def has_gpu() -> bool:
 def row_of(
     rung: Rung | None, binary: nvrtc.Binary | None, source: Source | None, size: int, timed: Timed
 ) -> dict[str, Any]:
-    """Returns one line of the result; `rung` is None for cuBLAS."""
+    """Returns the result row of one schedule of the matmul; `rung` is None for cuBLAS."""
     name = rung.name if rung is not None else "cublas"
     row: dict[str, Any] = {"name": name, "kind": "generated" if rung is not None else "library"}
     if binary is not None and source is not None:
@@ -260,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def climb(args: argparse.Namespace) -> dict[str, Any]:
-    """Checks and compiles the selected rungs; runs them if there is a GPU."""
+    """Checks and compiles the selected schedules of the matmul; times them if there is a GPU."""
     on_gpu = has_gpu()
     target, device = args.target, "none: compiled only"
     if on_gpu:

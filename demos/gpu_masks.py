@@ -40,7 +40,7 @@ def sink_column(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
 
 
 def sink_floor(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
-    """Computes `sink_column` without the column: `max(m, b)`, and one more denominator term."""
+    """Computes the same as `sink_column` by one more term in the softmax denominator."""
     scores, sink = causal_scores(q, k), sinks[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)
     weights = torch.exp(scores - top)

@@ -61,7 +61,7 @@ def _has_hand_gradient(op: str) -> bool:
 
 
 def _first(rival: Rival) -> Rival:
-    """Wraps a rival to return only its first result."""
+    """Wraps a rival implementation that returns several results to return only the first."""
 
     def make() -> Callable[..., Any]:
         run = rival.make()

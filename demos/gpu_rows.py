@@ -39,7 +39,7 @@ def liger(module: str, name: str) -> Any:
 
 
 def by_hand(name: str, args: tuple[Any, ...], mean: bool = False, **attributes: Any) -> Rival:
-    """Returns an operator's hand-written kernel as a rival, whose row has an error without one."""
+    """Returns our hand-written kernel of an operator as a rival; without one, building it fails."""
 
     def make() -> Callable[..., Any]:
         made = find(name)

@@ -66,7 +66,7 @@ class CachingAllocator:
         return offset, size
 
     def give(self, block: tuple[int, int]) -> None:
-        """Frees a block."""
+        """Returns a block to the free list, merged with free neighbours."""
         joined: list[tuple[int, int]] = []
         for offset, size in sorted([*self.free, block]):
             if joined and sum(joined[-1]) == offset:
@@ -77,7 +77,7 @@ class CachingAllocator:
 
 
 def cached(lives: Sequence[Lifetime]) -> tuple[int, int]:
-    """Simulates a caching allocator; returns its peak, and the free bytes at that point."""
+    """Simulates a caching allocator; returns its peak bytes, and how many of these are free."""
     allocator = CachingAllocator()
     blocks: dict[int, tuple[int, int]] = {}
     torn = 0

@@ -55,7 +55,7 @@ class Race:
         self.moved: list[dict[str, Any]] = []
 
     def write(self) -> None:
-        """Writes the results so far to the output folder."""
+        """Writes the rows measured so far as JSON to the output folder."""
         if self.rank or self.given.out is None:
             return
         args = shlex.join("OUT" if a == str(self.given.out) else a for a in sys.argv[1:])
@@ -70,7 +70,7 @@ class Race:
 
     @property
     def is_late(self) -> bool:
-        """True on all ranks once the time limit is over on one of them."""
+        """True on all ranks if the time limit has passed on at least one of them."""
         return bool(rank.slowest([time.monotonic() > self.end], self.device)[-1])
 
     def enter(self, name: str, sizes: Sizes, make: Callable[[], Call | tuple[Call, Any]]) -> None:
@@ -110,7 +110,7 @@ class Race:
 
 
 def predicted(expected: Simulation | None) -> dict[str, float]:
-    """Returns the simulator's prediction of a step as entries of a row, if there is one."""
+    """Returns a simulated training step as entries of a result row; {} without a simulation."""
     if expected is None:
         return {}
     return {
@@ -121,7 +121,7 @@ def predicted(expected: Simulation | None) -> dict[str, float]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """Formats one row of the table."""
+    """Formats the result of one system as one row of the table."""
     if "note" in row:
         return f"{row['system']:<28} {row['note']}"
     parts = "".join(
@@ -179,7 +179,7 @@ def collectives(sizes: Iterable[int], device: torch.device) -> list[dict[str, An
 
 
 def messages(rows: list[dict[str, Any]], ranks: int) -> dict[int, float]:
-    """Returns the seconds of one message by bytes: an all-gather's, divided by its messages."""
+    """Maps the bytes of each measured all-gather to the seconds of one of its messages."""
     own = [r for r in rows if r["collective"] == "all_gather"]
     return {r["bytes"]: r["us"] / 1e6 / (ranks - 1) for r in own}
 

@@ -15,7 +15,7 @@ Call = Callable[[], Tensor]
 
 
 def fsdp2(model: Any, batch: Batch, rate: float, compiled: bool = False) -> Call:
-    """Applies `fully_shard` to every layer; each rank gets a part of the batch."""
+    """Applies `fully_shard` to every layer of a model; each rank gets a part of the batch."""
     ranks = dist.get_world_size()
     _sharded(model, compiled)
     x, y = (t.chunk(ranks)[dist.get_rank()] for t in batch)
@@ -58,7 +58,7 @@ def tensor_parallel(
 
 
 def context_parallel(model: Any, batch: Batch, rate: float) -> Call:
-    """Uses torch's ring attention in zigzag order, and `fully_shard` for weights."""
+    """Splits sequences with torch's zigzag ring attention; shards weights with `fully_shard`."""
     from torch.distributed.tensor.experimental import context_parallel as parts
 
     mesh = _mesh(batch[0])

@@ -30,7 +30,7 @@ Call = Callable[[], Results]
 
 
 def formula(x: Tensor, residual: Tensor, weight: Tensor) -> Results:
-    """Computes the result, for Inductor, and in float64 as the reference."""
+    """Computes a weighted RMS norm of a sum: Inductor's source; in float64 the reference."""
     added = x + residual
     wide = added if added.dtype == torch.float64 else added.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
@@ -53,7 +53,7 @@ class Race:
         return self.theirs[: x.numel()].view_as(x).copy_(x)
 
     def calls(self, x: Tensor, residual: Tensor, weight: Tensor) -> dict[str, Call]:
-        """Returns calls by system. NCCL and torch sum in place, in `theirs`."""
+        """Returns each system's call by name. NCCL's and torch's sum in place, in `theirs`."""
         group = dist.group.WORLD.group_name  # type: ignore[union-attr]
         shared = self.shared(x)
         symmetric: Any = torch.ops.symm_mem
@@ -79,7 +79,7 @@ class Race:
         }
 
     def rows(self, tokens: int, width: int) -> Iterable[rank.Row]:
-        """Yields a row for each system."""
+        """Yields the result row of each system for one number of tokens and one width."""
         draw = partial(torch.randn, device=self.device)
         x = draw(tokens, width).bfloat16()
         residual = torch.linspace(-2, 2, tokens * width, device=self.device).bfloat16()

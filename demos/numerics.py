@@ -104,7 +104,7 @@ def _bfloat16(value: float, up: float) -> float:
 
 
 def main() -> int:
-    """Prints all of it; returns 1 if a check fails."""
+    """Prints errors of sums, number formats and training steps; returns 1 if a check fails."""
     print(formats() + "\n")
     text, errors = sums()
     print(text + "\n")

@@ -53,7 +53,7 @@ SCAN = "selective scan, all states (compiled)"
 
 
 def tell_attention(t: Teller) -> None:
-    """Masks are programs; the compiler fuses each into one loop; all forms agree."""
+    """Prints how masks, as small programs, fuse into one attention loop, and checks results."""
     size = 12
     documents = np.repeat([0, 1, 2], 4)
     ends = subtree_ends([-1, 0, 1, 1, 0, 4, 4, -1], 4)
@@ -124,7 +124,7 @@ def written_out(q: Array, k: Array, v: Array) -> Array:
 
 
 def tell_scan(t: Teller) -> None:
-    """Algorithms for one scan, chunked recurrences, and the memory of each."""
+    """Prints algorithms for one scan, chunked recurrences, and the memory that each takes."""
     n = 4096
     values = (np.random.default_rng(0).uniform(0.5, 1, n), drawn(n).astype(np.float64))
     rows: list[list[object]] = []
@@ -153,7 +153,7 @@ def tell_scan(t: Teller) -> None:
 
 
 def tell_memory(t: Teller) -> None:
-    """Intermediates and results of one layer of 64 channels, as planned and as measured."""
+    """Prints bytes of intermediates and results of one layer, as planned and as measured."""
     found: dict[str, list[float]] = {}
     seen: list[list[object]] = []
     for n in LENGTHS:
@@ -189,7 +189,7 @@ def _against_plan(func: Func, made: Executable) -> tuple[str, str]:
 
 
 def tell_norm(t: Teller) -> None:
-    """A norm is one pass over memory, with sums in f32."""
+    """Prints and checks that a norm is one pass over memory with sums in f32."""
     x, weight = drawn(4096, 1024), drawn(1024, seed=1)
     made = called("norm.rms_norm", x, weight)
     error = t.check("rms_norm", made.run([x, weight])[0], find("norm.rms_norm")(x, weight))
@@ -216,7 +216,7 @@ def tell_norm(t: Teller) -> None:
 
 
 def tell_loss(t: Teller) -> None:
-    """The loss of a large vocabulary without materialized logits."""
+    """Prints how the loss over a large vocabulary avoids materialized logits; checks it."""
     rows, width, classes = 512, 256, 32000
     x, weight = drawn(rows, width, scale=0.1), drawn(classes, width, seed=1, scale=0.1)
     target = np.random.default_rng(2).integers(0, classes, rows).astype(np.int32)

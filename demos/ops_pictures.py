@@ -29,7 +29,7 @@ def _saved(figure: Any, path: Path) -> None:
 
 
 def grids(path: Path, panels: Mapping[str, np.ndarray]) -> None:
-    """Plots a matrix of rows and columns for each: dark where a score is kept."""
+    """Plots a matrix per panel, of queries and keys: dark where the attention score is kept."""
     figure, axes = _library().subplots(1, len(panels), figsize=(2.2 * len(panels), 2.5))
     for axis, (name, cells) in zip(np.atleast_1d(axes), panels.items(), strict=True):
         axis.imshow(cells, cmap="Blues", vmin=0, vmax=1.3)

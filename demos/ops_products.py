@@ -19,7 +19,7 @@ WAYS = (
 
 
 def tell_qgemm(t: Teller) -> None:
-    """Fewer bits, and how much of the error calibration recovers."""
+    """Prints matmul errors by number of weight bits, and how much calibration recovers."""
     rows, k, n = 512, 256, 512
     weight = drawn(n, k)
     mixed = drawn(k // 8, k, seed=1)
@@ -55,7 +55,7 @@ def tell_qgemm(t: Teller) -> None:
 
 
 def tell_moe(t: Teller) -> None:
-    """Tokens are sent to their experts; rows of an expert are contiguous."""
+    """Prints how tokens are sorted by expert, so that each expert's rows are contiguous."""
     tokens, width, inner, experts, top = 256, 64, 128, 8, 2
     x, weight = drawn(tokens, width), drawn(experts, inner, width, seed=1, scale=width**-0.5)
     scores = drawn(tokens, experts, seed=2)
@@ -78,7 +78,7 @@ def tell_moe(t: Teller) -> None:
 
 
 def tell_lora(t: Teller) -> None:
-    """The order of two low-rank matmuls determines their cost."""
+    """Prints the costs of two low-rank matmuls in both orders, and checks the results."""
     rows, k, n, rank = 64, 1024, 1024, 8
     x, weight = drawn(rows, k), drawn(n, k, seed=1, scale=k**-0.5)
     a, b = drawn(rank, k, seed=2, scale=k**-0.5), drawn(n, rank, seed=3)

@@ -34,7 +34,7 @@ class Drawing:
         self.dtype = torch.bfloat16 if self.large else torch.float32
 
     def size(self, small: int, large: int) -> int:
-        """Returns `small` on a CPU, `large` on a GPU."""
+        """Returns the size to use on this program's device: `small` on a CPU, `large` on a GPU."""
         return large if self.large else small
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:

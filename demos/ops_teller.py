@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 
 @dataclass
 class Teller:
-    """Output of a story: its text, pictures and failed checks."""
+    """Collects the output of a story about operators: text, pictures, failed checks."""
 
     folder: Path | None = None
     wrong: list[str] = field(default_factory=list[str])
@@ -42,7 +42,7 @@ class Teller:
         return error
 
     def draw(self, name: str, picture: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Draws a picture into the folder, if there is one."""
+        """Draws a picture as SVG into the output folder; does nothing without a folder."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"{name}.svg"
@@ -64,7 +64,7 @@ def built(func: Func) -> Executable:
 
 
 def called(name: str, *arrays: Array, **attributes: Any) -> Executable:
-    """Compiles one operator, for operands with the shapes and types of these arrays."""
+    """Compiles a function that calls operator `name` on operands with these arrays' types."""
     dtypes = " ".join(dtype_of(a).name for a in arrays)
     return built(function(name, [a.shape for a in arrays], dtypes, **attributes))
 
@@ -87,7 +87,7 @@ def measured(made: Executable, arrays: Sequence[Array]) -> int | None:
 
 
 def forget_peak() -> None:
-    """Resets VmHWM to the current size. Raises OSError."""
+    """Resets this process's peak memory; raises OSError where Linux's /proc is missing."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def program(name: str, train: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Returns a module and its inputs; the module returns its loss if it is to be trained."""
+    """Returns a model and its inputs; with `train`, the model returns its loss."""
     if name in ("gpt2-small", "quick"):
         from stack.demos import models_torch
 
@@ -81,7 +81,7 @@ def trained(module: Any, call: Callable[..., Any], args: Sequence[Any]) -> Calla
 
 
 def in_fresh_process(name: str, train: bool, system: str) -> dict[str, float]:
-    """Runs `measure` in a fresh process. Raises CalledProcessError."""
+    """Runs `measure` in a fresh process; raises CalledProcessError if that fails."""
     command = [sys.executable, "-m", "stack.demos.peak_memory", name, "--in-process", system]
     made = subprocess.run(
         [*command, *(["--train"] if train else [])], stdout=subprocess.PIPE, text=True, check=True

@@ -86,12 +86,12 @@ def megabytes(func: stack.Func, arguments: Sequence[str]) -> float:
 
 
 def errors(found: Sequence[Any], exact: Sequence[Any]) -> list[str]:
-    """Returns the relative error of each layer's output."""
+    """Returns the relative error of each layer's output `found` to `exact`, as percentages."""
     return [f"{float((a - b).norm() / b.norm()):.2%}" for a, b in zip(found, exact, strict=True)]
 
 
 def passes_for(way: str, sample: Path) -> str:
-    """Returns pass `quantize` for a scheme, or for "scheme:calibrators" on the file `sample`."""
+    """Returns the pass `quantize` as text for `way`, "scheme" or "scheme:calibrators"."""
     scheme, _, calibrators = way.partition(":")
     chosen = f", calibrate={calibrators}, sample={sample}" if calibrators else ""
     return f"quantize{{scheme={scheme}, group={GROUPS.get(scheme, 128)}{chosen}}}"

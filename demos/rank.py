@@ -110,7 +110,7 @@ def _middle(times: Sequence[float], device: torch.device) -> tuple[float, float]
 
 
 def slowest(times: Sequence[float], device: torch.device) -> list[float]:
-    """Returns for each of `times` the largest over all ranks; the results are sorted."""
+    """Returns each of `times` as its maximum over all ranks, sorted in ascending order."""
     found = torch.tensor(times, device=device, dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return sorted(found.tolist())

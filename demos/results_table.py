@@ -44,7 +44,7 @@ def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def line(rows: list[dict[str, Any]]) -> str:
-    """Formats one case as a line: our time and all others."""
+    """Formats the rows of one case as a line of the table: our time and all others."""
     ours = next(r for r in rows if r["system"].startswith("stack"))
     words = " ".join(str(v) for k, v in ours["case"].items() if k not in ("D", "graph"))
     others = [f"{r['system']} {_number(r['ms'])}" for r in rows if r is not ours]

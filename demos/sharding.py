@@ -89,7 +89,7 @@ def partition(func: Func, mesh: str, shard: tuple[str, ...]) -> Partitioned:
 
 
 def story(mesh: str = "dp=2, tp=4") -> dict[str, int]:
-    """Runs the story; returns the bytes that a rank sends under each strategy."""
+    """Shards a block under several strategies; returns the bytes that a rank sends by strategy."""
     torch.manual_seed(0)
     block, x = Block(), torch.randn(8, 64, WIDTH)
     func = Pipeline([Canonicalize()]).run(stack.trace(block, x)).func

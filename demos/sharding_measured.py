@@ -112,7 +112,7 @@ def _bubbles(pool: Ranks, store: str, out: Path | None) -> list[Row]:
 
 
 def _waiting(times: Sequence[tuple[Sequence[float], Sequence[float]]], step: int) -> float:
-    """Returns the share of the time of step number `step` in which ranks do not compute."""
+    """Returns the share of training step `step` in which pipeline ranks idle, from `times`."""
     busy = sum(own[step] for own, _ in times)
     return 1 - busy / (len(times) * max(taken[step] for _, taken in times))
 
@@ -126,7 +126,7 @@ def _kib(count: float) -> str:
 
 
 def worst(rows: Sequence[Row]) -> float:
-    """Returns the largest relative error of a simulated peak."""
+    """Returns the largest relative error of the simulated peaks of memory in `rows`."""
     peaks = [(float(row[2]), float(row[3])) for row in rows if row[1].startswith("peak")]
     return max(abs(simulated / measured - 1) for simulated, measured in peaks)
 

@@ -40,7 +40,7 @@ NEXT = """what to try next:
 
 
 def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None = None) -> int:
-    """Runs the whole story; returns an exit code, 1 when a check failed."""
+    """Compiles, checks and races the given blocks; returns 1 if a check failed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m stack.demos.transformer", description=__doc__)
     parser.add_argument("--block", choices=blocks, help="one block instead of both")
     parser.add_argument("--quick", action="store_true", help="leave the other compilers out")
@@ -71,7 +71,7 @@ def say(text: str) -> None:
 
 
 def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Path) -> int:
-    """Dumps one program, prints its tables, checks its stages. Returns how many checks failed."""
+    """Dumps one program, prints its tables, and checks its stages; returns the failed checks."""
     source = find_frontend(fn, example, frontend)
     captured = source.capture(fn, example)
     graph = CompiledGraph(captured, source, label=f"{name} ({frontend})")
@@ -110,7 +110,7 @@ def timed_kernels(executable: Executable, func: Func, storage: Sequence[np.ndarr
 
 
 def race(name: str, programs: Sequence[BenchProgram]) -> int:
-    """Compares with the other compilers; both frameworks' own compilers run natively."""
+    """Compares a program with other compilers; both frameworks' own compilers run natively."""
     peers = parse_backends(PEERS[name])
     # do not tune TVM again for the native program
     found = compare(programs, peers, target=name, rounds=ROUNDS, ir_only=("tvm",), say=say)

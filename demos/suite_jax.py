@@ -27,7 +27,7 @@ def _put(setting: Setting, array: Any) -> Any:
 
 
 def _finish(setting: Setting, fn: Callable[..., Any], args: tuple[Any, ...]) -> Target:
-    """Returns the program, or the gradients of its mean square by the first argument."""
+    """Returns a program, or gradients of its mean squared result by its first argument."""
     if not setting.train:
         return fn, args
 

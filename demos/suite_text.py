@@ -53,7 +53,7 @@ def make_config(name: str, values: dict[str, Any]) -> Any:
 
 
 class Output(nn.Module):
-    """Returns one result of a model: its logits or its last hidden state; with labels, its loss."""
+    """Wraps a model to return one tensor: logits or last hidden state; with labels, the loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

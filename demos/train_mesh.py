@@ -94,7 +94,7 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
 
 
 def placing(mesh: str, **passes: Mapping[str, Any]) -> str:
-    """Formats passes on a mesh, with their options."""
+    """Formats the passes that shard a program over a mesh, with their options, as text."""
     made: list[str] = []
     for name, options in passes.items():
         given = {"mesh": mesh, **options}
@@ -166,7 +166,7 @@ def split(plan: Planned, arrays: Sequence[Array]) -> list[list[Array]]:
 
 
 def inputs_of(plan: Planned, batches: Sequence[Sequence[torch.Tensor]]) -> list[list[Any]]:
-    """Returns each rank's shards of all batches, by parameter number."""
+    """Returns each rank's shards of all batches, as pairs of parameter number and arrays."""
     places = {str(p.attrs["name"]): i for i, p in enumerate(plan.placed.params)}
     found: list[list[Any]] = [[] for _ in range(plan.placed.meshes[0].ranks)]
     for batch in batches:
@@ -204,7 +204,7 @@ def train(
 
 
 def alone(model: torch.nn.Module, batches: Sequence[Sequence[torch.Tensor]]) -> list[float]:
-    """Returns the losses of the same steps in PyTorch, in this process; modifies the model."""
+    """Trains with PyTorch in one process as the reference; returns losses, changes the model."""
     adam = torch.optim.Adam(model.parameters(), lr=ADAM.rate, eps=ADAM.epsilon)
     losses: list[float] = []
     for batch in batches:
@@ -217,7 +217,7 @@ def alone(model: torch.nn.Module, batches: Sequence[Sequence[torch.Tensor]]) -> 
 
 
 def model_of(sizes: Sizes) -> Llama:
-    """Returns the model before the first step."""
+    """Returns a new model with fixed random weights, as it is before the first step."""
     torch.manual_seed(0)
     return Llama(sizes)
 
@@ -264,7 +264,7 @@ def _pipelines(
 
 @dataclass(frozen=True)
 class Reference:
-    """A model, its training steps, and the losses of one PyTorch process."""
+    """A model with its training step and batches, and PyTorch's losses in one process."""
 
     model: Llama
     step: Func
@@ -274,7 +274,7 @@ class Reference:
 
 
 def reference(name: str, steps: int) -> Reference:
-    """Returns the model with a strategy's name for it."""
+    """Returns the model called `name`, its training step, and the losses of one process."""
     sizes = Sizes(experts=8 * (name == "experts"))
     model, batches = model_of(sizes), data(sizes, steps)
     step = step_of(model, batches[0], jax=name == "jax")

@@ -157,7 +157,7 @@ def _sum(value: float) -> float:
 
 
 def _type(parts: Mapping[Any, ChunkProgram], name: str) -> Any:
-    """Returns the tensor type of the weight `name`, from a stage of the model that reads it."""
+    """Returns the tensor type of weight `name`, from the pipeline stage that reads it."""
     return next(
         p.tensor for part in parts.values() for p in part.func.params if p.attrs["name"] == name
     )

@@ -16,7 +16,7 @@ from stack.demos.course.lesson import Lesson
 
 
 class Gap(NotImplementedError):
-    """Raised by an exercise at a place that the student has not filled yet."""
+    """Raised by an exercise at code that the student has not written yet."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def load(path: Path) -> ModuleType:
 
 
 def checks_of(lesson: Lesson) -> list[Callable[[Any], None]]:
-    """The checks of a lesson, in the order of their file."""
+    """Returns the check functions of a lesson, in the order of their file."""
     module = importlib.import_module(f"stack.demos.course.checks.check_{lesson.number:02}")
     mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
     found = [f for f in mine if f.__name__.startswith("check_")]
@@ -51,7 +51,7 @@ def checks_of(lesson: Lesson) -> list[Callable[[Any], None]]:
 
 
 def grade(lesson: Lesson, path: Path) -> list[Result]:
-    """Every check of a lesson on a file; a file that cannot be loaded fails all of them."""
+    """Runs every check of a lesson on a student's file; all fail if it cannot be loaded."""
     try:
         module = load(path)
     except Exception as error:
@@ -82,7 +82,7 @@ def _where(error: Exception, path: Path) -> str:
 
 
 def report(found: list[Result]) -> str:
-    """A line for each check, and one for all."""
+    """Formats the results of checks: a line for each check, and a summary line."""
     lines = [f"{'ok  ' if r.passed else 'FAIL'}  {r.says}" for r in found]
     told = [f"      {r.problem}" for r in found]
     rows = [row for pair in zip(lines, told, strict=True) for row in pair if row.strip()]

@@ -28,7 +28,7 @@ def show(value: Any) -> None:
 
 
 def race(calls: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
-    """Times of several calls, in interleaved rounds."""
+    """Times several calls in interleaved rounds; returns the timings by name."""
     found = interleave([repeat(call) for call in calls.values()], rounds=5)
     times: dict[str, Timing] = {}
     for name, timing in zip(calls, found, strict=True):
@@ -39,7 +39,7 @@ def race(calls: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
 
 
 class Picture:
-    """A drawing of a function's groups and the values between them; a table where it is printed."""
+    """A drawing of a function's fusion groups and the values between them; prints as a table."""
 
     def __init__(self, func: Func) -> None:
         self.graph = collapsed(graph_of(func))

@@ -157,7 +157,7 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the cases and prints them."""
+    """Runs the cases of a suite, or one program, and prints the measurements."""
     if args.target == SHARDING:
         return _run_sharding(args)
     # SIGTERM of a time limit is handled as an interrupt is: rows measured so far are printed

@@ -68,7 +68,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -> None:
-    """Adds the arguments that control compilation; with `several_passes`, several --passes."""
+    """Adds the options that control compilation; `several_passes` lets --passes be repeated."""
     parser.add_argument(
         "--backend",
         metavar="NAME",
@@ -113,7 +113,7 @@ def add_mesh(parser: argparse.ArgumentParser) -> None:
 
 
 def add_passes(parser: argparse.ArgumentParser, several: bool) -> None:
-    """Adds --passes; with `several`, it may be repeated, and each is one system."""
+    """Adds the option --passes; with `several`, it may be repeated, once for each system."""
     parser.add_argument(
         "--passes",
         action="append" if several else "store",

@@ -102,7 +102,11 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run_where(args: argparse.Namespace) -> int:
-    """Prints the nodes and kernels of WHAT."""
+    """Prints the nodes of each stage, and the kernels, that come from the argument WHAT.
+
+    WHAT names a source line, module, node or kernel. Without it, prints the outcome of each op of
+    the program.
+    """
     run = load_run(args.saved)
     if args.what is None:
         return _print_fates(run, args)
@@ -154,7 +158,7 @@ def _print_fates(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Prints the explanation that the arguments select."""
+    """Prints the explanation that the options of `stackc explain` select."""
     if args.breaks:
         return _print_lines(args, _breaks(args))
     run = load_run(args.saved)
@@ -237,7 +241,7 @@ def _print_pairs(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _print_reasons(run: SavedRun, args: argparse.Namespace) -> int:
-    """Prints what each pass did to a line."""
+    """Prints what each pass did to the nodes of a source line, value or kernel."""
     reasons = [r for r in explain(run, args.what) if args.stage in (None, r.stage)]
     if args.json:
         rows = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]

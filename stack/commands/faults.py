@@ -92,7 +92,10 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run_bisect(args: argparse.Namespace) -> int:
-    """Prints the first wrong step."""
+    """Prints the first step of a lowering that computes wrong results; returns 1 if there is one.
+
+    Such a step is a pass, one of its rewrites, or a kernel.
+    """
     settings = common.settings_of(args)
     target = common.target_of(args)
     captured, frontend = capture(target, settings)
@@ -110,7 +113,7 @@ def run_bisect(args: argparse.Namespace) -> int:
 def _of_frontend(captured: Captured, frontend: Frontend) -> Culprit | None:
     """Compares the imported function with eager execution; returns its first wrong result.
 
-    Returns None if all are right, or if the framework cannot run here.
+    Returns None if all results agree, or if the framework cannot run here.
     """
     eager: Backend = plugins.load("stack.backends", "eager")
     if eager.missing() is not None or eager.peer is None or eager.peer.native is None:
@@ -139,7 +142,7 @@ def _native(backend: Backend, machine: str) -> Runs | None:
 
 
 def run_reduce(args: argparse.Namespace) -> int:
-    """Prints a smaller function that still fails."""
+    """Prints a smaller function that still shows the failure of the function in a file."""
     func = read(args.file)
     wanted = re.compile(args.error_regex) if args.error_regex else None
 
@@ -157,7 +160,7 @@ def run_reduce(args: argparse.Namespace) -> int:
 
 
 def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> str:
-    """Returns how a function fails: the text of an error, or "results differ"; "" if it does not.
+    """Returns the failure of a function: an error's text, or "results differ"; "" if it works.
 
     Runs the pipeline if there is one, else the backend; `compare` checks the backend's results.
     """
@@ -173,7 +176,10 @@ def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> s
 
 
 def _error(func: Func, backend: str) -> str:
-    """Compiles and runs a function on random inputs; returns "" if that raises no error."""
+    """Compiles and runs a function on random inputs, to see if it raises; always returns "".
+
+    The caller formats the exception, if one is raised, as the failure.
+    """
     runner(func, backend)(random_inputs(func))
     return ""
 
@@ -188,7 +194,7 @@ def _wrong_result(func: Func, backend: str) -> str:
 
 
 def run_repro(args: argparse.Namespace) -> int:
-    """Prints a function with the command that runs it."""
+    """Prints the function of a saved run, or of one of its kernels, with a command to run it."""
     run = load_run(args.saved)
     backend = str(run.manifest["backend"]) or DEFAULT_BACKEND
     func, stage = alone(run, args.kernel) if args.kernel else (run.func("imported"), "imported")

@@ -21,10 +21,10 @@ class Help(argparse.HelpFormatter):
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Splits a description into paragraphs, items of lists, commands and empty lines.
+    """Splits a command's description into paragraphs, list items, commands and empty lines.
 
-    Yields for each how its first line starts (spaces, or the sign of the item), and its words, with
-    all lines of a paragraph or of an item joined.
+    Yields for each its start (spaces, or the sign of the item), and its words, with all lines of a
+    paragraph or of an item joined.
     """
     first, words = "", ""
     for line in text.splitlines():

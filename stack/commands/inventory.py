@@ -101,9 +101,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
-    """Returns the rows called `name`, or `name.` and more; of stages, those of the backend `name`.
+    """Returns the rows called `name`, or whose name starts with `name.`.
 
-    Raises UsageError with a similar name if there are none.
+    Of stages, returns those of the backend `name`. Raises UsageError with a similar name if there
+    are none.
     """
     key = "backend" if kind == "stages" else "name"
     found = [row for row in rows if row[key] == name or str(row[key]).startswith(f"{name}.")]

@@ -89,7 +89,10 @@ def run_live(args: argparse.Namespace) -> int:
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
-    """Returns the arguments that `report` and `live` share as words of a command line."""
+    """Formats the options that `report` and `live` share as words of a command line.
+
+    The live page runs `stackc report` with them.
+    """
     flags = {"frontend": args.frontend, "backend": args.backend, "target": args.machine}
     words = [args.target, "--passes", args.passes]
     words += [f"--{k}={v}" for k, v in flags.items() if v]

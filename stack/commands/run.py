@@ -80,7 +80,11 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Interprets a function and compares it with a backend."""
+    """Interprets a function on random inputs and prints statistics of its results.
+
+    If a backend or another function is given, compares their results. With a kernel's text or a
+    kernel written by hand, runs these instead.
+    """
     if (args.file is None) == (args.source is None):
         raise UsageError("give exactly one FILE to run, with or without --from")
     file = args.file or args.source
@@ -129,10 +133,11 @@ def _report(
     who: tuple[str, str] | None,
     **more: Any,
 ) -> int:
-    """Prints statistics of the expected results, and the errors of those found, if any.
+    """Prints statistics of the `expected` results, and the errors of `found`, if given.
 
-    Returns the exit code: 1 if an error exceeds the tolerance of its element type. Then stderr says
-    which two disagree: `who`, such as a backend and the interpreter; nothing if `who` is None.
+    Returns the exit code: 1 if an error exceeds the tolerance of its element type. Then stderr
+    names the two that disagree, such as a backend and the interpreter, given as `who`; nothing is
+    written if `who` is None.
     """
     rows: list[dict[str, Any]] = []
     agrees = True

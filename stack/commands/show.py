@@ -97,9 +97,10 @@ def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _side(spec: str, stage: str | None) -> tuple[str, str]:
-    """Returns a title and the text of one side of a diff: a stage of a run, or a text file.
+    """Returns a title and the text for one side of a diff: a stage of a run, or a text file.
 
-    Raises UsageError if `spec` is neither, or a run without a stage.
+    `spec` is RUN, RUN:STAGE or a file; `stage` is the stage to use for RUN. Raises UsageError if
+    `spec` is none of these.
     """
     path = Path(spec)
     if path.is_dir():

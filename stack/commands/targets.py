@@ -95,7 +95,7 @@ def run_targets(args: argparse.Namespace) -> int:
 
 
 class Number(NamedTuple):
-    """A number of a target, with its unit, its meaning and its source."""
+    """One number in a target machine's description, with its unit, meaning and source."""
 
     value: float
     unit: str
@@ -104,7 +104,7 @@ class Number(NamedTuple):
 
 
 def rows_of(target: Target) -> list[list[Any]]:
-    """Returns the numbers of a target as table rows, its tile sizes and thresholds last."""
+    """Returns the numbers of a target machine as table rows, tile sizes and thresholds last."""
     return [
         [key, shown(found.value), found.unit, found.meaning, found.source]
         for key, found in {**_numbers(target), **_tuning(target)}.items()
@@ -119,7 +119,7 @@ def _numbers(target: Target) -> dict[str, Number]:
 
 
 def _tuning(target: Target) -> dict[str, Number]:
-    """Returns the tile sizes and thresholds of a target by group and name, as `rows.tile`."""
+    """Maps names such as `rows.tile` to the tile sizes and thresholds of a target machine."""
     found: dict[str, Number] = {}
     for group, usual in groups_of(type(target)).items():
         for key, spec in numbers_of(type(usual)).items():

@@ -17,9 +17,9 @@ _INSTRUCTION = re.compile(r"\s+(?:[0-9a-f]+:\s+\S|/\*[0-9a-f]{4,}\*/|[a-z@][\w.%
 def assembly(run: SavedRun, name: str) -> tuple[str, str]:
     """Returns the name of a run's assembly stage, and the assembly of the kernel `name`.
 
-    The stage is the first of STAGES that the run has; both results are "" if it has none. A stage
-    that is not divided by kernel is returned whole. Equal kernels share one text under the name of
-    the first, so the text of the others is "".
+    The stage is the first of STAGES that the run has; both results are "" if it has none. If the
+    text of the stage has no sections for single kernels, the whole text is returned. Equal kernels
+    share one text under the name of the first, so the text of the others is "".
     """
     stage = next((s for s in STAGES if s in run.stages), "")
     text = run.text(stage) if stage else ""
@@ -28,7 +28,10 @@ def assembly(run: SavedRun, name: str) -> tuple[str, str]:
 
 
 def instructions(text: str) -> dict[str, list[str]]:
-    """Maps each source line named in an assembly to its instructions; NOWHERE has the others."""
+    """Maps each source line that an assembly text names to the instructions generated for it.
+
+    Instructions without a source line are under the key NOWHERE.
+    """
     found: dict[str, list[str]] = {}
     for line, instruction in _walk(text):
         found.setdefault(line, []).append(instruction)

@@ -164,9 +164,10 @@ def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) 
 
 
 def _lines_of(func: Func, name: str) -> tuple[str, ...]:
-    """Returns the source lines of the value `name`, and of the nodes in its body if it is a group.
+    """Returns the source lines of the node that computes the value `name`.
 
-    Returns () if no value of the function has this name.
+    If the node is a fusion group, the source lines of the nodes in its body follow. Returns () if
+    no node of the function has this name.
     """
     for block, node in walk(func.body):
         if f"%{block.names.get(node)}" == name:
@@ -176,7 +177,10 @@ def _lines_of(func: Func, name: str) -> tuple[str, ...]:
 
 
 def _origins(marks: Marks, lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the imported nodes whose marks are among `lines`, and all their source lines."""
+    """Returns the imported nodes whose marks occur in `lines`, and the source lines of these nodes.
+
+    A mark is the name of an imported node; passes keep marks in place of source lines.
+    """
     held = set(lines)
     nodes = tuple(mark for mark in marks if mark in held)
     return nodes, tuple(dict.fromkeys(line for n in nodes for line in marks[n].source))
@@ -189,9 +193,9 @@ def _problem(after: Func, truth: Truth) -> str:
 
 
 def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
-    """Runs each node of a lowered function alone in native code, and in the interpreter.
+    """Runs each node of a lowered function alone, in native code and in the interpreter.
 
-    Returns the first node whose results differ, or None if all agree.
+    Returns the first node whose native results differ from the interpreter's, or None if none does.
     """
     for node in func.nodes:
         if node.op in ("const", "item", "reshape", "param"):

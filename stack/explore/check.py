@@ -10,13 +10,11 @@ from stack.run.record import Stage
 
 
 def check_stages(stages: Sequence[Stage], given: Arrays = ()) -> Iterator[Verdict]:
-    """Interprets every IR stage on inputs of all kinds and compares it with the first one.
+    """Interprets the IR of every stage on several kinds of inputs and compares it with the first.
 
     Also checks the memory plan of every stage. A stage whose parameters differ, as after weights
     are packed, cannot run on the same inputs: it is not compared, and later stages are compared
-    with it.
-
-    `given`: the program's own arguments, which are checked first.
+    with it. `given`: the program's own arguments, which are checked first.
     """
     funcs = [(s, s.func) for s in stages if s.func is not None]
     truth = Truth(funcs[0][1], given=given)

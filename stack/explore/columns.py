@@ -31,7 +31,10 @@ class Column:
 def column(
     head: str, cells: Sequence[str], is_first: bool, is_number: bool, is_prose: bool
 ) -> Column:
-    """Computes the widths of a column from its head and its cells; the head is never cut."""
+    """Computes the width limits of a table column from its head and its cells.
+
+    The head is never cut.
+    """
     natural = max(map(len, (head, *cells)))
     if is_number:
         return Column(natural, natural, natural, is_number=True)
@@ -41,7 +44,7 @@ def column(
 
 
 def fit(columns: Sequence[Column], width: int, drop: Sequence[int]) -> dict[int, int]:
-    """Selects the columns that fit into `width` characters, and maps their positions to widths.
+    """Selects the table columns that fit into `width` characters; maps their positions to widths.
 
     First hides columns of `drop`, in this order, until the others have their comfortable width.
     Then hides others from the right, but never the first, until their least widths fit. Finally,

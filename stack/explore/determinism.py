@@ -29,7 +29,11 @@ def check_repeatable(captured: Captured) -> None:
 
 
 def _drawn(func: Func) -> list[Node]:
-    """Returns the ops with side effects whose value is a result, or read by another kind of op."""
+    """Returns the nodes with side effects, such as random draws, whose values affect the program.
+
+    Those are values that are results of the function, or that a node without side effects reads.
+    Tokens, which only order side effects, do not count.
+    """
     nodes = walk(func)
     own = [n for n in nodes if not _is_token(n)]
     read = {d for n in own if "effect" not in n.attrs for d in deps(n)}
@@ -37,7 +41,10 @@ def _drawn(func: Func) -> list[Node]:
 
 
 def _is_token(node: Node) -> bool:
-    """True if a value is an op's token, its last result, which only orders side effects."""
+    """True if a node is the token of an op with side effects, which only orders these.
+
+    The token is the last result of such an op.
+    """
     made = maker(node)
     if "token" not in made.attrs:
         return False

@@ -38,7 +38,10 @@ def diff_texts(before: str, after: str, names: tuple[str, str], context: int = 2
 
 
 def diff_runs(a: SavedRun, b: SavedRun) -> list[tuple[str, str]]:
-    """Compares two runs stage by stage: "same", "differs", "only in A" or "only in B"."""
+    """Compares the stage texts of two runs by stage name; returns (stage, outcome) pairs.
+
+    The outcome is "same", "differs", "only in A" or "only in B".
+    """
     rows: list[tuple[str, str]] = []
     for name in list(dict.fromkeys((*a.stages, *b.stages))):
         if name not in b.stages:

@@ -70,9 +70,10 @@ def phase_table(manifest: Manifest) -> str:
 
 
 def derivations(manifest: Manifest) -> list[str]:
-    """Returns the derivations of streams, and a line on what a training step saves.
+    """Returns the notes on how `stream` loops were derived, and on what a training step saves.
 
-    Of notes that differ only in the names of values, as those of equal layers, the first is shown.
+    A `stream` loop computes dependent reductions in one pass. Of notes that differ only in the
+    names of values, as those of equal layers, the first is shown.
     """
     notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
     cuts = [s for s in manifest["stages"] if "partition" in s["rewrites"] or s["name"] == CAPTURED]
@@ -89,7 +90,7 @@ def derivations(manifest: Manifest) -> list[str]:
 
 
 def retreats(manifest: Manifest) -> list[str]:
-    """Returns notes on the kernels that a compiler refused, and their replacements."""
+    """Returns notes on the kernels that a backend's compiler refused, and their replacements."""
     return [str(n) for s in manifest["stages"] if s["name"] == STAGE for n in s["notes"]]
 
 
@@ -127,7 +128,7 @@ def describe(manifest: Manifest) -> str:
 
 
 def intensity(flops: float, size: float) -> str:
-    """Formats the operations per byte of memory traffic."""
+    """Formats a kernel's arithmetic intensity: its operations per byte of memory traffic."""
     return number(flops / size) if size else "-"
 
 

@@ -12,11 +12,11 @@ KINDS = ("pass", "attribute", "option", "loop", "kernel", "space", "note", "word
 
 @dataclass(frozen=True)
 class Entry:
-    """One term.
+    """One term of the glossary.
 
     Attributes:
         term: spelled as in pipelines, IR text and notes.
-        kind: one of `KINDS`. "loop", "kernel" and "space" are for the kinds of those.
+        kind: one of `KINDS`, such as "loop" for a kind of loop, "space" for a memory space.
         line: the definition.
         source: a paper, a section or a documentation page that uses the word.
     """

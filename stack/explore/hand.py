@@ -106,7 +106,10 @@ class Hand:
         return HandError(f"{self.code} {text}")
 
     def _refill(self, inputs: Arrays) -> None:
-        """Copies inputs into the arrays that every call passes; JAX arrays are replaced instead."""
+        """Copies new inputs into the arrays that all calls pass to the kernel written by hand.
+
+        JAX arrays cannot be written; new ones replace them.
+        """
         types = [p.dtype for p in self.func.params]
         fresh = [self.frontend.from_numpy(a.copy(), t) for a, t in zip(inputs, types, strict=True)]
         if self.device != "cpu":
@@ -118,7 +121,11 @@ class Hand:
             array[...] = new
 
     def _check_form(self, made: Sequence[Any]) -> None:
-        """Raises HandError unless all results have the right array type, shape and dense layout."""
+        """Raises HandError unless the kernel's results have the right number, types and layout.
+
+        Checks the array type (of the kernel's framework) and the shape of each result, and that the
+        array is dense.
+        """
         wanted = self.func.results
         if len(made) != len(wanted):
             raise self._error(f"returns {len(made)} results, not {len(wanted)}")
@@ -155,7 +162,10 @@ class Hand:
                 raise self._error(f"changes result {number} of an earlier call")
 
     def _storage(self, array: Any, number: int) -> np.ndarray:
-        """Copies result `number` to a storage array; raises HandError if it has the wrong type."""
+        """Converts the kernel's result `number` to a storage array.
+
+        Raises HandError if the result has the wrong element type.
+        """
         try:
             found = self.frontend.to_numpy(array, self.func.results[number].dtype)
         except TypeError as error:
@@ -190,7 +200,7 @@ class Hand:
         return array.ctypes.data
 
     def _copy(self, array: Any) -> Any:
-        """Copies a result, so that the kernel cannot change it later.
+        """Copies one result of the kernel by hand, so that later calls cannot change the copy.
 
         Returns a JAX array, or a value that is no array, as it is; `_check_form` refuses the
         latter.

@@ -62,7 +62,7 @@ class InMemoryRun(SavedRun):
 
 
 def held(run: Run) -> InMemoryRun:
-    """Wraps a run of this process, so that functions that explain saved runs accept it."""
+    """Wraps a run of this process as `InMemoryRun`, for functions that expect a saved run."""
     return InMemoryRun(Path(run.target or "the run"), run.manifest(), run)
 
 
@@ -93,9 +93,10 @@ def where_text(run: Run, what: str) -> Text:
 
 
 def explain_text(run: Run, what: str, other: str = "") -> Text:
-    """Explains what passes did to a source line, value or kernel.
+    """Explains what passes did to the nodes of a source line, value or kernel `what`.
 
-    With `other`, explains why one kernel computes both, or why separate kernels do.
+    With `other`, also a line, value or kernel: why one kernel computes both, or why separate ones
+    do.
     """
     if other:
         return Text(told(explain_pairs(retrace(held(run)), what, other)))
@@ -117,7 +118,10 @@ def steps_of_value(run: Run, value: str) -> KernelSteps:
 
 
 def _machine(run: Run) -> Target | None:
-    """Returns the target that a run was lowered for."""
+    """Returns the target machine of a run: the one that it names, else its backend's default.
+
+    Returns None if the backend has no target.
+    """
     backend: Backend = plugins.load("stack.backends", run.backend)
     return target_of(backend, {"target": run.machine} if run.machine else {})
 

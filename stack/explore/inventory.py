@@ -24,7 +24,10 @@ Row = dict[str, Any]
 
 
 def _load(group: str, name: str) -> tuple[Any, str]:
-    """Loads a plugin; returns an error text if it fails, so that others are still listed."""
+    """Loads the plugin `name` of an entry point group; returns the object and an error text.
+
+    If loading fails, the object is None; an error in one plugin does not hide the others.
+    """
     try:
         return plugins.load(group, name), ""
     except (StackError, ImportError, AttributeError) as error:

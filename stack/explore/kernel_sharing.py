@@ -29,7 +29,7 @@ WORDS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """One reason why two nodes share a kernel or do not.
+    """One reason why one kernel computes two imported nodes, or why separate kernels do.
 
     `word` is a key of `WORDS`, `text` adds details, and `by` names the pass and stage that decided,
     or quotes the notes of passes on the node.
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two imported nodes, their outcomes, and the reasons why one step computes both or not."""
+    """Two imported nodes, their outcomes, and why one kernel computes both or separate ones do."""
 
     a: NodeOutcome
     b: NodeOutcome
@@ -50,7 +50,7 @@ class Pair:
 
     @property
     def is_together(self) -> bool:
-        """True if one step of the lowered function computes both nodes."""
+        """True if one node of the lowered function, such as a kernel, computes both."""
         return self.answers[0].word == "together"
 
 
@@ -73,9 +73,10 @@ def explain_pairs(run: RetracedRun, a: str, b: str) -> list[Pair]:
 
 
 def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
-    """Merges pairs with equal reasons.
+    """Merges pairs of nodes that have equal reasons for sharing a kernel, or for not sharing one.
 
-    Returns for each group of pairs the names of its first nodes, of its second nodes, and one pair.
+    Returns for each set of equal pairs the names of its first nodes, of its second nodes, and one
+    of the pairs.
     """
     rows: dict[tuple[str, tuple[Answer, ...]], list[str]] = {}
     for pair in pairs:
@@ -88,7 +89,7 @@ def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
 
 
 def told(pairs: Sequence[Pair]) -> str:
-    """Formats pairs as text: the two nodes, "one kernel" or "separate kernels", and the reasons."""
+    """Formats pairs of nodes as text: names, "one kernel" or "separate kernels", and reasons."""
     lines: list[str] = []
     for a, b, pair in alike(pairs):
         state = "one kernel" if pair.is_together else "separate kernels"
@@ -141,7 +142,10 @@ def _answers(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) 
 
 
 def _outside(a: str, b: str) -> Answer | None:
-    """Returns the answer `body` if a loop or branch contains only one of the nodes, else None."""
+    """Returns the answer `body` if a loop or branch contains only one of two nodes, else None.
+
+    `a` and `b` are names of imported nodes, with the loops and branches around: `%loop/y`.
+    """
     for x, y in ((a, b), (b, a)):
         body = x.rpartition("/")[0]
         if body and not y.startswith(f"{body}/"):
@@ -150,9 +154,9 @@ def _outside(a: str, b: str) -> Answer | None:
 
 
 def _joined(steps: Iterable[PassStep], a: str, b: str, where: str) -> Answer:
-    """Returns the answer `together`, with the first rewrite of both nodes if one is recorded.
+    """Returns the answer `together`, with the pass and rule that first rewrote both nodes.
 
-    `where` names the step that computes both.
+    Without a recorded rewrite of both, only names `where`, the lowered node that computes them.
     """
     for step in steps:
         for rewrite in step.record.rewrites:
@@ -167,7 +171,10 @@ def _by(step: PassStep) -> str:
 
 
 def _notes(steps: Iterable[PassStep], mark: str) -> Iterator[str]:
-    """Yields the first line of each note of a pass about the node with this mark."""
+    """Yields the first line of each pass's note about one imported node, identified by its mark.
+
+    `steps` are the records of the passes in order. A mark is the node's name at import.
+    """
     for step in steps:
         for note in step.record.remarks:
             if mark in note.source:
@@ -175,7 +182,10 @@ def _notes(steps: Iterable[PassStep], mark: str) -> Iterator[str]:
 
 
 def _refusals(steps: Iterable[PassStep], a: set[str], b: set[str]) -> Iterator[Answer]:
-    """Yields the refused fusions of a group with a node of `a` and a group with a node of `b`."""
+    """Yields the refused fusions of a group with a node of `a` and a group with a node of `b`.
+
+    `steps` are the records of the passes in order; `a` and `b` hold names of imported nodes.
+    """
     for step in steps:
         for refused in step.record.refused:
             first, second = map(set, refused.between)
@@ -185,7 +195,11 @@ def _refusals(steps: Iterable[PassStep], a: set[str], b: set[str]) -> Iterator[A
 
 
 def _streams(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
-    """Yields the notes on a node that a pass left out of a `stream` loop with the other node."""
+    """Yields the notes on why a `stream` loop contains one of two imported nodes but not the other.
+
+    A `stream` loop computes dependent reductions in one pass; `steps` are the records of the
+    passes.
+    """
     for step in steps:
         made = [set(r.source) for r in step.record.rewrites if r.rule == "stream"]
         for x, y in ((a, b), (b, a)):
@@ -197,7 +211,10 @@ def _streams(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
 
 
 def _split(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
-    """Yields each pass that split a group which contained both nodes."""
+    """Yields an answer for each pass that split a fusion group containing both nodes.
+
+    `steps` are the records of the passes in order; `a` and `b` are names of imported nodes.
+    """
     for step in steps:
         if _is_held(step.record.before, a, b) and not _is_held(step.record.after, a, b):
             yield Answer("split", f"one group contained {a} and {b} before it", _by(step))
@@ -210,9 +227,9 @@ def _is_held(func: Func, a: str, b: str) -> bool:
 
 
 def _between(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) -> Iterator[Answer]:
-    """Explains two separate steps by the dependence path between them.
+    """Explains why two lowered nodes are separate by the dependence path between them.
 
-    Yields the steps on the path; why two steps are not fused if one reads the other directly; or,
+    Yields the nodes on the path; or, if one reads the other directly, why they were not fused; or,
     without a path, that neither depends on the other.
     """
     by_name = _steps(run.func.body)
@@ -230,7 +247,7 @@ def _between(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) 
 
 
 def _steps(block: Block) -> dict[str, Node]:
-    """Maps names such as `%y` to the nodes of a lowered block, and of its loops and branches."""
+    """Maps names such as `%y` to the nodes of a lowered block, and of loops and branches in it."""
     found = {f"%{name}": node for node, name in block.names.items()}
     for body in (b for node in block.nodes if is_control(node) for b in node.blocks):
         found = _steps(body) | found
@@ -240,10 +257,10 @@ def _steps(block: Block) -> dict[str, Node]:
 def _of_steps(
     run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str
 ) -> Iterator[Answer]:
-    """Explains why two steps, one of which reads the other, were not fused.
+    """Explains why two lowered nodes `a` and `b`, one of which reads the other, were not fused.
 
-    Yields recorded refusals; without any, the steps whose op no fusion rule accepts, if there are
-    some; else that no rule was asked.
+    Yields the refusals that passes recorded; without any, an answer for each node whose op no
+    fusion rule accepts; without these, that no fusion rule was asked.
     """
     held = [{mark for mark, fate in told.items() if step in fate.steps} for step in (a, b)]
     refused = list(dict.fromkeys(_refusals(run.steps, *held)))
@@ -256,9 +273,10 @@ def _of_steps(
 
 
 def _lone_op(steps: Iterable[PassStep], name: str) -> str:
-    """Returns the op of the step `name` if no fusion group can contain it, else "".
+    """Returns the op of the lowered node `name` if no fusion group can contain it, else "".
 
-    Reads the function after the last pass that formed groups; returns "" if no pass did.
+    Reads the function after the last pass that formed groups; returns "" if no pass did. `steps`
+    are the records of the passes.
     """
     formed = [step for step in steps if step.record.formed]
     func = formed[-1].record.after if formed else None
@@ -271,9 +289,10 @@ def _lone_op(steps: Iterable[PassStep], name: str) -> str:
 
 
 def _way(by_name: Mapping[str, Node], start: Iterable[str], end: Iterable[str]) -> list[str]:
-    """Returns the steps on a shortest dependence path from `start` to `end`, both included.
+    """Returns the nodes on a shortest dependence path from `start` to `end`, both included.
 
-    Views are left out. Returns [] if no step of `end` depends on one of `start`.
+    `by_name` maps names to lowered nodes. Views are left out. Returns [] if no node of `end`
+    depends on one of `start`.
     """
     names = {node: name for name, node in by_name.items()}
     goal = {by_name[s] for s in start if s in by_name}

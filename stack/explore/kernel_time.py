@@ -88,7 +88,7 @@ def bounds(entry: dict[str, Any], machine: Target) -> dict[str, float]:
 
 
 def _blocks(entry: dict[str, Any]) -> int:
-    """Returns the thread blocks of a GPU kernel, or 0 if the record has no count."""
+    """Returns the number of thread blocks of a GPU kernel, or 0 if the run did not record it."""
     held = entry.get("resources", {})
     return int(held.get("blocks") or held.get("programs") or 0)
 
@@ -101,7 +101,10 @@ def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
 
 
 def _by_op(node: Node) -> Counter[str]:
-    """Counts the scalar operations of a step by op; a loop's body counts once, not repeatedly."""
+    """Counts the scalar operations of a lowered node by op, including the nodes in its blocks.
+
+    The body of a loop counts once, not once for each iteration.
+    """
     flops: Counter[str] = Counter()
     # a stream computes its states and finishes them; its corrections are not counted
     inner = (node.blocks[0], node.blocks[2]) if node.op == "stream" else node.blocks
@@ -119,7 +122,10 @@ def _shares(flops: Counter[str]) -> str:
 
 
 def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
-    """Yields two rows: the largest values that a step reads, and the one it writes, in bytes."""
+    """Yields two table rows: the largest values that a node reads, and its results, in bytes.
+
+    Of an operand of a fusion group, only the bytes that the group reads count.
+    """
     if not node.blocks or is_control(node):
         read = {a: a.tensor.bytes for a in node.args if isinstance(a.type, TensorType)}
     else:
@@ -135,9 +141,10 @@ def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _group(run: SavedRun, name: str) -> tuple[Block, Node] | None:
-    """Returns the node `name` before it is lowered to a kernel, with the block that contains it.
+    """Returns the node `name` before it is lowered to a kernel, and the block that contains it.
 
-    It is that of the last stage with a node of this name; None if there is none.
+    Searches from the last stage to the first; returns None if no stage has a node of this name that
+    is not a kernel.
     """
     for stage in reversed([s for s in run.stages if run.is_ir(s)]):
         for block, node in walk(run.func(stage).body):

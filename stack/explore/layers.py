@@ -23,7 +23,7 @@ def base_name(text: str) -> str:
 
 
 def alike(keys: Iterable[Hashable]) -> list[list[int]]:
-    """Groups the positions of equal keys, in the order of first occurrence."""
+    """Groups the positions of equal elements of `keys`, in the order of first occurrence."""
     found: dict[Hashable, list[int]] = {}
     for number, key in enumerate(keys):
         found.setdefault(key, []).append(number)
@@ -43,7 +43,7 @@ def folded(paths: Iterable[str]) -> str:
 
 
 def _joined(shape: str, paths: Sequence[str]) -> str:
-    """Replaces each `*` of the pattern `shape` by the layer numbers that `paths` have there."""
+    """Replaces each `*` of the module pattern `shape` by the layer numbers found in `paths`."""
     numbers = zip(*(map(int, _LAYER.findall(path)) for path in paths), strict=True)
     ranges = map(_ranges, numbers)
     return "".join(next(ranges) if part == ANY else part for part in re.split(r"(\*)", shape))

@@ -53,9 +53,9 @@ def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
 
 
 def own_inputs(captured: Captured, frontend: Frontend) -> list[np.ndarray]:
-    """Returns a program's weights and example arguments, as the interpreter takes them.
+    """Returns a program's weights and example arguments, in the format of the interpreter.
 
-    Returns none for a function from IR text, which has no arguments of its own.
+    Returns an empty list for a function from IR text, which has no arguments of its own.
     """
     if not captured.bound and not captured.args:
         return []
@@ -81,7 +81,7 @@ class Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Returns the settings that a backend takes as options."""
+        """Returns the compile settings that are passed to a backend as its options."""
         asked: dict[str, Any] = {"target": self.machine, "schedule": self.schedules}
         return {**self.chosen, **{name: value for name, value in asked.items() if value}}
 
@@ -207,9 +207,10 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
 
 
 def is_printed(backend: Backend, settings: Settings) -> bool:
-    """True if kernels are only generated as text, since the machine that runs them may be absent.
+    """True if GPU kernels are only generated as text, since this machine may be unable to run them.
 
-    That is so for GPUs, and if a target is named; never for a backend that cannot do it.
+    That is so if the backend is for GPUs, or if the user names a target machine. Returns False for
+    a backend that cannot generate kernels without running them.
     """
     if backend.inspect is None:
         return False

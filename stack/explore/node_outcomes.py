@@ -45,7 +45,7 @@ class NodeOutcome:
 
 
 def fates(run: RetracedRun) -> list[NodeOutcome]:
-    """Returns the outcome of every node of the imported function, in order."""
+    """Returns the outcome of every imported node: what computes it, or how it was removed."""
     held = _ends(run.func.body, {}, run.kinds)
     found: list[NodeOutcome] = []
     for mark, origin in run.origins.items():
@@ -61,7 +61,10 @@ def fates(run: RetracedRun) -> list[NodeOutcome]:
 
 
 def fate_table(found: Sequence[NodeOutcome]) -> str:
-    """Formats a row per node; nodes of equal layers share a row, which names the first."""
+    """Formats the outcomes of nodes as a table, one row per node.
+
+    Corresponding nodes of equal layers share a row, which names the first.
+    """
     groups = [[i] for i in range(len(found))] if view().is_whole else alike(_layer_keys(found))
     is_folded = len(groups) < len(found)
     rows: list[list[object]] = []
@@ -83,7 +86,7 @@ def fate_table(found: Sequence[NodeOutcome]) -> str:
 
 
 def _layer_keys(found: Sequence[NodeOutcome]) -> Iterator[object]:
-    """Yields a key for each node, which corresponding nodes of equal layers have in common."""
+    """Yields a key for each node; nodes at the same position of equal layers get equal keys."""
     seen: Counter[object] = Counter()
     for fate in found:
         origin, modules = fate.origin, frozenset(module_paths(fate.origin.source))
@@ -97,9 +100,10 @@ def _layer_keys(found: Sequence[NodeOutcome]) -> Iterator[object]:
 def _ends(
     block: Block, found: dict[str, dict[str, str]], kinds: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Maps the mark of each imported node to the steps that compute it, and these to their kinds.
+    """Maps each imported node to the nodes of the last stage that compute it, and their kinds.
 
-    Adds the steps of `block`, and of loops and branches in it, to `found`, and returns that.
+    Imported nodes are identified by marks: their names, which passes keep like source lines. Adds
+    the nodes of `block`, and of loops and branches in it, to `found`, and returns `found`.
     """
     for node in block.nodes:
         name = block.names.get(node)
@@ -135,10 +139,11 @@ def _kind(node: Node) -> str:
 
 
 def _folded(origin: Origin, steps: Sequence[PassStep]) -> NodeOutcome:
-    """Returns the outcome of a node that no step of the last stage computes.
+    """Returns the outcome of an imported node that no node of the last stage computes.
 
-    It is `fold`, with the rule that removed the node or the last node that used it; else `lost`,
-    with the pass after which the node was absent.
+    It is `fold` if a recorded rule removed the node, or a node that used it, and names the rule;
+    else `lost`, with the pass after which the node was absent. `steps` are the records of the
+    passes.
     """
     for step in steps:
         before = holders(step.record.before)
@@ -154,7 +159,7 @@ def _folded(origin: Origin, steps: Sequence[PassStep]) -> NodeOutcome:
 
 
 def _upwards(start: Iterable[tuple[Block, Node]]) -> Iterable[tuple[Block, Node]]:
-    """Yields each of the given nodes, followed by the nodes of its block that depend on it."""
+    """Yields each of the given nodes, then all nodes of its block that depend on it, in order."""
     for block, root in start:
         seen = {root}
         yield block, root

@@ -98,7 +98,10 @@ def where(run: SavedRun, what: str) -> QueryResult:
 
 
 def _outermost(found: Iterable[NodeLocation]) -> list[NodeLocation]:
-    """Keeps the nodes in the fewest groups: the body of a group repeats the name of its value."""
+    """Keeps only the found nodes that are nested in the fewest groups.
+
+    The body of a group repeats the name of the group's value, so a name is found at several depths.
+    """
     held = list(found)
     depth = min((len(place.path) for place in held), default=0)
     return [place for place in held if len(place.path) == depth]
@@ -114,9 +117,10 @@ def _lines_of(found: Iterable[NodeLocation]) -> list[str]:
 
 
 def _asked(run: SavedRun, held: Mapping[str, Sequence[NodeLocation]], what: str) -> list[str]:
-    """Returns the source lines that match `what`; without any, those whose code contains this word.
+    """Returns the source lines of a run's nodes that match the query `what`.
 
-    Raises UsageError, with a similar name, if there are none either.
+    If none matches, returns those whose code contains `what` as a word. Raises UsageError, with a
+    similar name, if there are none either.
     """
     everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]
@@ -139,7 +143,10 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[NodeLocation]], what: str)
 
 
 def _spelled(run: SavedRun, lines: Iterable[str], word: str) -> list[str]:
-    """Returns the source lines whose code contains this word or dotted name."""
+    """Returns those of `lines` (as `model.py:12`) whose code contains the identifier `word`.
+
+    Returns [] if `word` is no identifier or dotted name.
+    """
     if not all(part.isidentifier() for part in word.split(".")):
         return []
     is_there = re.compile(rf"\b{re.escape(word)}\b")

@@ -93,7 +93,7 @@ class _Group:
         self.base = self.operands(seed)
 
     def operands(self, seed: int) -> list[np.ndarray]:
-        """Returns the values that the group reads when the program runs on random inputs.
+        """Returns the operands of the kernel's group when the program runs on random inputs.
 
         If the program rejects these inputs, returns random operands.
         """
@@ -103,9 +103,10 @@ class _Group:
             return random_inputs(self.func, seed)
 
     def fresh(self, seed: int) -> list[np.ndarray]:
-        """Returns operands that no call had before: the first floats times a random factor.
+        """Returns operands for the group that no earlier call had, so that no result can be reused.
 
-        Integers stay, since they may be indices; without floats, the program runs on new inputs.
+        Floats are the first operands times a random factor. Integers stay, since they may be
+        indices; without floats, the program runs on new inputs.
         """
         types = [p.dtype for p in self.func.params]
         if not any(t.is_float for t in types):
@@ -118,7 +119,7 @@ class _Group:
 
 
 def _run(hand: Hand, func: Func, inputs: Arrays) -> tuple[list[np.ndarray], float]:
-    """Runs the kernel; returns its results in the interpreter's format, and the seconds."""
+    """Runs the kernel written by hand; returns results in the interpreter's format, and seconds."""
     ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
     results, seconds = hand(ready)
     return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)], seconds

@@ -60,7 +60,7 @@ def _smaller(func: Func) -> Iterator[Func]:
 
 
 def _reading(body: Block, node: Node) -> Block:
-    """Replaces a node of the body by a new parameter, so that its operands are no longer needed."""
+    """Replaces a node of a block by a new parameter, so that what computed it can be removed."""
     name = body.names.get(node, node.op)
     if any(p.attrs["name"] == name for p in body.params):
         name += "_in"

@@ -20,7 +20,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def executable_from(func: Func, stage: str, backend: str, record: Run | None = None) -> Executable:
-    """Compiles a function that is at `stage`: only the later stages are applied to it."""
+    """Compiles a function in the form of stage `stage`: applies only the later stages to it."""
     options = {"call_opaque": IRFrontend().call_opaque}
     return compile_func(func, backend, record, options=options, after=stage)
 

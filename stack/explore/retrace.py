@@ -38,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class PassStep:
-    """The record of one pass, and the stage whose pipeline contains the pass."""
+    """The record of one pass (its decisions, and the functions around it), and its stage's name."""
 
     stage: str
     record: Record
@@ -148,9 +148,10 @@ def _is_same(func: Func, recorded: Func) -> bool:
 
 
 def recorded_marks(before: Func, after: Func) -> Func:
-    """Returns the recorded function `after` with the marks that nodes of the same names had before.
+    """Returns the function `after` a pass, with marks taken from nodes of equal names in `before`.
 
-    A node of a new group is looked up by the name that it had outside of the group.
+    A mark is the name of an imported node that a later node comes from. A node of a new group is
+    looked up by the name that it had outside of the group.
     """
     known: dict[tuple[str, ...], tuple[str, ...]] = {}
     for path, block, node in _named(before.body, ()):
@@ -178,9 +179,11 @@ def recorded_marks(before: Func, after: Func) -> Func:
 
 
 def _named(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Block, Node]]:
-    """Yields the nodes of a block and of the closed blocks in it.
+    """Yields every named node of a block, and of the closed blocks nested in it.
 
-    Each has the names of the nodes around it and its own, and the block that names it.
+    Each item has the path of names from the outermost node to the node itself, the block that
+    contains the node, and the node. A block is closed if it cannot use values of the enclosing
+    block.
     """
     for node, name in block.names.items():
         yield (*path, name), block, node
@@ -190,7 +193,7 @@ def _named(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def _inside(node: Node) -> Iterator[str]:
-    """Yields the marks of all nodes in the blocks of a node."""
+    """Yields the marks (names of imported nodes) of all nodes in the blocks of a node."""
     for block in node.blocks:
         for inner, _ in walk_blocks(block):
             for marks in inner.locs.values():
@@ -229,7 +232,10 @@ def _with_marks(
 
 
 def holders(func: Func) -> dict[str, list[tuple[Block, Node]]]:
-    """Maps every mark or source line to the nodes that carry it, with their closed blocks."""
+    """Maps every source line, or mark in its place, to the nodes that have it, and their blocks.
+
+    Includes nodes in nested closed blocks. A mark is the name of an imported node.
+    """
     found: dict[str, list[tuple[Block, Node]]] = {}
     for block, node in walk_blocks(func.body):
         for line in block.locs.get(node, ()):

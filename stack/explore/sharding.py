@@ -138,9 +138,9 @@ def why(run: SavedRun, value: str) -> list[str]:
 
 
 def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
-    """Returns the decisions on the sharding of a value, each with its stage.
+    """Returns the decisions of passes on the sharding of a value, each as (stage, text).
 
-    If the value is split like another one, the decisions on that one follow.
+    If a decision copies the sharding of another value, the decisions on that value follow.
     """
     name = "%" + value.lstrip("%")
     found = [
@@ -180,7 +180,7 @@ def mesh_drawing(mesh: Mesh) -> str:
 
 
 def pieces(name: str, type_: TensorType) -> str:
-    """Lists the shards of a value, one row each, with the ranks that have it."""
+    """Lists the shards of a value as text, one row per shard, with the ranks that hold it."""
     sharding = type_.sharding
     assert sharding is not None
     shape = ", ".join(map(str, sharding.local_shape(type_.shape)))

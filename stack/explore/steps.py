@@ -46,11 +46,11 @@ class KernelStage(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """A kernel, step by step.
+    """A kernel after each step of its schedule, such as tiling a loop or vectorizing it.
 
     Attributes:
-        value: the name of the value that it computes.
-        steps: in order, the naive loop nest first.
+        value: the name of the value that the kernel computes.
+        steps: in order; the first is the naive loop nest.
     """
 
     value: str
@@ -69,7 +69,7 @@ class KernelSteps:
 
 
 def is_step(name: str) -> bool:
-    """True if a name is that of a step, as `y.step3`."""
+    """True if `name` is that of a kernel after a schedule step, such as `y.step3`."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -152,7 +152,7 @@ def explain_step(run: SavedRun, name: str) -> list[str]:
 
 
 def _loops(func: Func) -> str:
-    """Lists the loops of a kernel: variable, extent, and kind."""
+    """Lists the loops of a kernel as text, one line per loop: variable, extent, and kind."""
     found: dict[str, None] = {}
     for node in _nodes(func):
         if is_loop(node):
@@ -178,7 +178,7 @@ def _nodes(func: Func) -> Iterator[Node]:
 
 
 def turns(func: Func) -> int:
-    """Counts the iterations of all loops in a function's kernels."""
+    """Counts the loop iterations that all kernels of a function run, nested loops multiplied."""
     total = 0
     pending = [(func.body, 1)]
     while pending:
@@ -236,9 +236,10 @@ def stage_text(run: SavedRun, name: str) -> str:
 
 
 def same_run(spec: str, other: str) -> str:
-    """Completes `spec` to `RUN:spec` if `other` is in RUN and `spec` is a stage or step of RUN.
+    """Completes `spec` to `RUN:spec` if `other` is `RUN:stage`, so that users name the run once.
 
-    So the second of two stages may leave out the run.
+    Only a stage of RUN, or a name such as `y.step3` (a kernel after a schedule step), is completed;
+    other texts are returned unchanged.
     """
     folder, colon, _ = other.rpartition(":")
     if not colon or Path(spec).exists() or not is_run(Path(folder)):

@@ -62,12 +62,12 @@ def table(
 
 
 def _is_cut(text: str, width: int, column: Column) -> bool:
-    """True if a cell, or a word of one that wraps, is longer than its column."""
+    """True if a table cell is longer than its column; of a cell that wraps, any of its words."""
     return any(len(part) > width for part in (text.split() if column.is_prose else [text]))
 
 
 def _lines(row: Sequence[str], widths: dict[int, int], columns: Sequence[Column]) -> list[str]:
-    """Formats a row; a cell that is wrapped makes it several lines."""
+    """Formats one table row as lines of text: several if one of its cells is wrapped."""
     held = [_wrapped(row[i], w) if columns[i].is_prose else [cut(row[i], w)]
             for i, w in widths.items()]  # fmt: skip
     lines: list[str] = []

@@ -40,7 +40,7 @@ class ExampleCall:
 
 @dataclass(frozen=True)
 class IRText:
-    """A function that was read from text."""
+    """A function parsed from a file of IR text, as the target of a command."""
 
     spec: str
     func: Func
@@ -231,8 +231,9 @@ def _program(
 
 
 def _may_be_factory(found: Callable[..., Any]) -> bool:
-    """True if a function needs no arguments except `frontend=`. Modules are programs, never
-    factories.
+    """True if an object may be a function that returns a program, rather than a program itself.
+
+    Such a function needs no arguments except `frontend=`. Modules are programs, never factories.
     """
     if not (inspect.isfunction(found) or inspect.ismethod(found)):
         return False
@@ -269,7 +270,10 @@ def _given(
     frontend: str,
     spec: str,
 ) -> tuple[Any, ...]:
-    """Returns the pair's own arguments, or random ones for the given inputs."""
+    """Returns the arguments in a `pair` (callable, arguments) that a command's target names.
+
+    If `inputs` gives types, returns random arrays of these types instead.
+    """
     if not inputs:
         return pair[1]
     if len(inputs) != len(pair[1]):

@@ -91,7 +91,7 @@ def ratio_cell(ratio: str | None, is_ours: bool = True) -> str:
 
 
 def painted(text: str, original: str) -> str:
-    """Returns `text`, a part of the cell `original`, in red if that cell is `Loud`.
+    """Returns `text`, a part of the table cell `original`, in red if that cell is `Loud`.
 
     Without colours in the current view, returns the text as it is.
     """

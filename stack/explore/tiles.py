@@ -12,7 +12,9 @@ HEADINGS = ("schedule", "expected", "measured", "why")
 
 
 def choice_of(run: SavedRun, kernel: str) -> Row:
-    """Returns the schedules considered for a kernel or group, from the last stage that chose one.
+    """Returns the recorded candidate schedules of a kernel or group, and which one was picked.
+
+    If several stages chose a schedule, returns the candidates of the last one.
 
     Raises:
         UsageError: no stage chose among schedules for this name; lists the names with a choice.
@@ -30,7 +32,10 @@ def choice_of(run: SavedRun, kernel: str) -> Row:
 
 
 def rows(choice: Row) -> list[list[str]]:
-    """Returns table cells: schedule, expected time, measured time, and why it was not picked."""
+    """Returns a table row for each candidate schedule of a kernel.
+
+    Its cells: the schedule, expected time, measured time, and why it was or was not picked.
+    """
     first = choice["schedules"][0]
     return [
         [c["schedule"], _time(c, "expected"), _time(c, "measured"), _why(c, first, choice["by"])]

@@ -61,7 +61,7 @@ def gamma_of_words(impl: Any, words: Any, alpha: Any, log_space: bool) -> Any:
 
 
 def threefry_rounds(*words: Any) -> Any:
-    """Computes the Threefry generator with its rounds written out, without a loop."""
+    """Computes JAX's Threefry generator with its rounds unrolled instead of in a loop."""
     return _threefry2x32_lowering(*words, use_rolled_loops=False)
 
 
@@ -98,7 +98,7 @@ def words_of_keys(aval: Any) -> Any:
 
 
 def weakly_typed(array: Any) -> Any:
-    """Returns an array that takes the element type of what it is combined with."""
+    """Returns a JAX array of weak type, which takes the element type of the other operand."""
     lax: Any = _lax
     return lax.lax._convert_element_type(array, weak_type=True)
 

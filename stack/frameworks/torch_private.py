@@ -124,7 +124,7 @@ def associative_scan(combine: Callable[..., Any], values: Any, axis: int) -> Any
 
 
 def memory_id(tensor: torch.Tensor) -> int:
-    """Returns an id of a tensor's memory, which views share; fake tensors have no address."""
+    """Returns an id of a tensor's memory, the same for all its views, and for fake tensors too."""
     return tensor.untyped_storage()._cdata
 
 
@@ -148,7 +148,7 @@ def layout_check(args: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """True if two tensors over one memory have an element in common."""
+    """True if two tensors that share memory have an element at the same address."""
     return bool(_C._dynamo.guards.compute_overlapping_tensors([a, b]))
 
 
@@ -170,7 +170,7 @@ def symmetric_memory() -> Any:
 
 
 def sleep_on_gpu(cycles: int) -> None:
-    """Keeps the GPU busy for a number of cycles."""
+    """Occupies the GPU for a number of clock cycles, so that the CPU can queue work meanwhile."""
     _own.cuda._sleep(cycles)
 
 
@@ -219,7 +219,7 @@ def duck_sizes(is_on: bool) -> AbstractContextManager[Any]:
 
 @contextmanager
 def without_dispatch() -> Generator[None]:
-    """Context in which C++ kernels make tensors, and the modes of a trace do not see it."""
+    """Context in which operators run directly in C++, unseen by the modes of a trace."""
     with _C._DisableTorchDispatch(), _C._DisablePythonDispatcher():
         yield
 
@@ -267,7 +267,7 @@ def dynamo_run_error() -> type[Exception]:
 
 
 def dynamo_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Context with Dynamo's settings; those that a release lacks are left out."""
+    """Context with the given settings of Dynamo; those that a torch release lacks are ignored."""
     from torch._dynamo import config as dynamo
 
     return dynamo.patch({name: v for name, v in values.items() if hasattr(dynamo, name)})
@@ -314,7 +314,7 @@ def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
 
 @contextmanager
 def _measured() -> Generator[None]:
-    """Context with the state and timers that Dynamo's capture needs outside of `torch.compile`."""
+    """Context that sets up Dynamo's state and timers for a capture outside of `torch.compile`."""
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
     from torch._export.utils import _compiling_state_context
 
@@ -421,7 +421,10 @@ def is_of_argument(source: Any) -> bool:
 
 
 def guard_same(source: Any, other: Any) -> None:
-    """Makes Dynamo's graph valid only if two sources give the same object."""
+    """Makes Dynamo's compiled graph valid only if two sources give the same object.
+
+    A source describes where a traced program read a value, such as a global.
+    """
     from torch._dynamo.guards import install_guard
 
     install_guard(source.make_guard(partial(_guard("DUPLICATE_INPUT"), source_b=other)))
@@ -444,7 +447,7 @@ def without_wrapper(fn: Any) -> Any | None:
 
 
 def _is_default(stance: Any) -> bool:
-    """True for the stance that `torch.compiler.set_stance` has not changed."""
+    """True if `torch.compiler.set_stance` has not changed how compiled code behaves."""
     is_usual = stance.stance == "default" and stance.backend is None
     return is_usual and not stance.skip_guard_eval_unsafe
 
@@ -532,28 +535,34 @@ def whole_value(kind: Any) -> Any:
 
 
 def is_recomputed(node: Any) -> bool:
-    """True if a node of a joint graph is in a checkpoint of the program that recomputes it."""
+    """True if a node of a joint graph lies in a checkpointed region, which backward recomputes."""
     from torch._functorch.partitioners import must_recompute
 
     return must_recompute(node)
 
 
 def tag_recomputed(joint: Any) -> None:
-    """Removes marks of recomputation that would save nothing from a joint graph."""
+    """Removes the tags for recomputation from nodes of a joint graph where it would save nothing.
+
+    Nodes get these tags from activation checkpointing.
+    """
     from torch._functorch.partitioners import cleanup_recompute_tags
 
     cleanup_recompute_tags(joint, is_default_partition=False)
 
 
 def cut_joint(joint: Any, saved: list[Any], results: int) -> tuple[Any, Any]:
-    """Returns torch's forward and backward graph of a joint graph cut at `saved`."""
+    """Splits a joint graph into torch's forward and backward graph.
+
+    The forward graph returns the values `saved`, which the backward graph takes.
+    """
     from torch._functorch.partitioners import _extract_fwd_bwd_modules
 
     return _extract_fwd_bwd_modules(joint, saved, saved_sym_nodes=[], num_fwd_outputs=results)
 
 
 class Functional:
-    """Tensors that record writes as new values, by the functions that AOTAutograd traces with."""
+    """Wrapped tensors that record in-place writes as new values, as AOTAutograd traces them."""
 
     def __init__(self) -> None:
         from torch._functorch._aot_autograd import functional_utils
@@ -593,7 +602,10 @@ def inductor_compile(graph: Any, inputs: Sequence[Any], options: dict[str, Any])
 
 
 def inductor_backend(graph: Any, inputs: Any, options: dict[str, Any]) -> Any:
-    """Inductor as a backend of Dynamo: by name, Dynamo would reuse code compiled before."""
+    """Compiles a graph with Inductor, as a backend to pass to Dynamo as a function.
+
+    If passed by name, Dynamo would reuse code compiled before.
+    """
     from torch._inductor.compile_fx import compile_fx
 
     return compile_fx(graph, inputs, config_patches=options)

@@ -229,20 +229,27 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
 
 
 def _kind(system: System) -> str:
-    """Returns the kind of our kernels: "hand" or "library" if one of them is, else "generated"."""
+    """Returns the kind of our kernels in a compiled program: "hand", "library" or "generated".
+
+    It is "hand" if any kernel is hand-written, else "library" if any is a library's.
+    """
     kinds = {k.kind for k in system.runner.kernels} if system.runner else set[str]()
     return next((k for k in ("hand", "library") if k in kinds), "generated")
 
 
 def entry_of(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
-    """Returns the row of a system on a case, in which all measurements are still None."""
+    """Returns a new result row of a system on a case; all its measurements are still None."""
     entry: Row = dict.fromkeys(COLUMNS)
     entry.update(row=row, case=case, system=system, kind=kind)
     return entry
 
 
 def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
-    """Compiles in a fresh process for every system and every frontend that it takes natively."""
+    """Adds rows of compile times, measured in a fresh process, to the results `found` of a case.
+
+    Our compiler gets a row for every frontend of the case; a peer gets one for every program that
+    it takes natively, and one for our IR.
+    """
     frontends = [f for f in (case.frontend, *case.native) if f]
     ways: list[tuple[str, Any, str, str]] = [
         (f"stack-{DEFAULT_BACKEND} from {f}", None, OWN, f) for f in frontends
@@ -305,7 +312,7 @@ def _noisy(system: str, found: Ratio) -> str:
 
 
 def _ratio(other: Row, own: Row) -> Ratio:
-    """Returns the time of `other` relative to that of `own`, a row of our compiler.
+    """Returns the ratio of the times of two result rows: `other` to `own`, a row of our compiler.
 
     The ratio is taken in each round, or from the single times if there are no rounds.
     """
@@ -313,7 +320,7 @@ def _ratio(other: Row, own: Row) -> Ratio:
 
 
 def by_case(rows: Sequence[Row]) -> list[list[Row]]:
-    """Groups rows by case, in order."""
+    """Groups result rows that belong to the same case; groups are in order of first occurrence."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(f"{row['row']} {row['case']}", []).append(row)
@@ -321,7 +328,10 @@ def by_case(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def line_of(rows: Sequence[Row]) -> str:
-    """Formats the times of a case in one line of progress, with ratios to our first system."""
+    """Formats the results of one case as a progress line: each system's time, and ratio to ours.
+
+    The ratio is to the first of our systems that has a time.
+    """
     own = next((r for r in rows if r["is_ours"] and r["ms"]), None)
     told = [
         f"{r['system']} {number(r['ms'])} ms"
@@ -333,7 +343,7 @@ def line_of(rows: Sequence[Row]) -> str:
 
 
 def geomean(values: Sequence[float]) -> float:
-    """Returns the geometric mean, or nan for an empty sequence."""
+    """Returns the geometric mean of `values`, or nan for an empty sequence."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
@@ -364,9 +374,10 @@ def _ceiling_text(ceilings: Ceilings) -> str:
 
 
 def _row_table(name: str, rows: Sequence[Row]) -> str:
-    """Formats a table with a line per case and system of ours, and a column per other system.
+    """Formats the results of a suite's row `name`: a line per case, a column per other system.
 
-    If several systems are ours, they are columns too. Noisy ratios do not count in the means.
+    Cells are times relative to ours. If several systems are ours, each has its own line and column.
+    Noisy ratios do not count in the means.
     """
     systems = list(dict.fromkeys(r["system"] for r in rows))
     ours = [s for s in systems if s.startswith("stack-")]
@@ -411,7 +422,10 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
 
 
 def _told(row: Row | None, own: Row) -> Ratio | None:
-    """Returns the time of `row` relative to that of `own`; None if one of them has no time."""
+    """Returns the time of `row` relative to `own`, a row of our compiler, as a ratio.
+
+    Returns None if there is no `row`, or if one of the two has no time.
+    """
     if row is None or not row["ms"] or not own["ms"]:
         return None
     return _ratio(row, own)

@@ -162,7 +162,7 @@ def _gpu_numbers(base: Gpu, say: Say) -> tuple[str, Found]:
 
 
 def _replayed(torch: Any, call: Callable[[], object], times: int) -> float:
-    """Returns the seconds of one call, from a CUDA graph with many of them."""
+    """Returns the seconds of one `call` on a GPU, from a CUDA graph that contains many of them."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -136,7 +136,7 @@ def compare(
 def measure(
     program: BenchProgram, systems: list[System], rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> Comparison:
-    """Times and checks compiled systems."""
+    """Times compiled systems in interleaved rounds, and checks their results on one program."""
     running = [s for s in systems if s.runner is not None]
     say(f"timing {len(running)} systems in {rounds} interleaved rounds")
     timings: dict[int, Timing] = {}
@@ -180,7 +180,10 @@ class Checks:
         self.allowed = allowed
 
     def against(self, expected: Sequence[np.ndarray] | None, found: Sequence[np.ndarray]) -> float:
-        """Returns the largest error of any result, or nan if there are no `expected` ones."""
+        """Returns the largest error of any result in `found` relative to `expected`.
+
+        Returns nan if `expected` is None.
+        """
         return math.nan if expected is None else error_of(expected, found, self.types)
 
     def errors(self, results: Sequence[np.ndarray]) -> tuple[float | None, float | None, bool]:
@@ -205,7 +208,11 @@ def _held(arrays: Sequence[np.ndarray], types: Sequence[Any]) -> list[np.ndarray
 
 
 def _eager_results(program: BenchProgram, systems: Sequence[System]) -> list[np.ndarray] | None:
-    """Returns the results of op-by-op execution, from the eager peer if it is measured."""
+    """Returns the results of op-by-op execution by the framework, as a second reference.
+
+    Takes them from the eager peer if it is among `systems`. Returns None if the framework cannot
+    run the program.
+    """
     for system in systems:
         if system.label == "eager" and system.via == "native" and system.runner is not None:
             return system.runner.results()
@@ -276,9 +283,9 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
-    """Formats the time of a row relative to ours, by rounds: median, quartiles, and if it is noisy.
+    """Formats the time of a row relative to ours: median and quartiles over rounds, and if noisy.
 
-    Returns "-" if one of them has no time.
+    Returns "-" if one of the two rows has no time.
     """
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
@@ -290,7 +297,7 @@ def _error_text(value: float | None) -> str:
 
 
 def legend(comparison: Comparison) -> str:
-    """Explains the columns, and what each system counts."""
+    """Explains the columns of the comparison table, and which kernels each system counts."""
     counts = dict.fromkeys(
         f"{r['system']}/{r['via']} counts {r['counts_what']}"
         for r in comparison.rows

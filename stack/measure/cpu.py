@@ -18,7 +18,7 @@ QUICK_COLD_PEERS = "inductor,xla"
 
 
 def cpu_cases(quick: bool = False) -> list[Case]:
-    """Returns all cases; `quick` uses only peers that compile in seconds."""
+    """Returns all cases of the CPU suite; with `quick`, only peers that compile in seconds."""
     return [
         *_blocks(quick),
         *_attention(),
@@ -48,7 +48,7 @@ def _blocks(quick: bool) -> list[Case]:
 
 
 def _attention() -> list[Case]:
-    """Attention from plain matmuls and a softmax, and as the framework's own call."""
+    """Returns the attention cases: from matmuls and a softmax, and as the framework's own call."""
     return [
         Case(
             "C2",
@@ -133,7 +133,7 @@ def _cold(quick: bool) -> list[Case]:
 
 
 def _awkward() -> list[Case]:
-    """Odd sizes, numbers of threads, and strided arrays, compared with eager."""
+    """Returns the cases with odd sizes, thread counts and strided arrays, compared with eager."""
     ways = [
         *((511, 769, "dense", threads) for threads in (0, 1, 4)),
         (1, 1, "dense", 0),
@@ -155,7 +155,7 @@ def _awkward() -> list[Case]:
 
 
 def _products() -> list[Case]:
-    """Matmuls of the blocks of C1 (depth, columns) by number of tokens, and square ones."""
+    """Returns the matmul cases: those in transformer blocks by number of tokens, and squares."""
     layers = [
         *((768, n) for n in (256, 768, 2048, 2304, 3072)),
         *((n, 768) for n in (2048, 3072)),

@@ -36,7 +36,7 @@ MODELS = ("llama3-8b", "gpt2", "bert", "vit", "moe", "mamba2")
 
 
 def gpu_cases(quick: bool = False) -> list[Case]:
-    """Returns all cases; `quick` leaves out peers that tune for long."""
+    """Returns all cases of the GPU suite; `quick` leaves out peers that tune for long."""
     return [
         *_attention("G1", 128),
         *_attention("G2", 64),

@@ -25,7 +25,7 @@ COLD_RUNS = 2  # fresh processes per system; the first one also writes missing P
 
 
 class GpuBench:
-    """Runs cases and collects their rows."""
+    """Runs the cases of the GPU suite in a child process, and collects their result rows."""
 
     def __init__(
         self, own: str, peers: str | None, rounds: int, budget: float | None, say: Say
@@ -37,7 +37,7 @@ class GpuBench:
 
     @property
     def is_spent(self) -> bool:
-        """True if the time budget is spent."""
+        """True if the time budget of the benchmark is used up, so that no new case starts."""
         return self.end is not None and time.monotonic() > self.end
 
     def _ceilings(self) -> Ceilings:
@@ -202,7 +202,7 @@ def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
 
 
 def _fastest(times: Sequence[float]) -> dict[str, Any]:
-    """Returns the entries of a row for the fastest of its compile times in fresh processes."""
+    """Returns the row entries of the fastest of a system's compile times in fresh processes."""
     best = min(times)
     note = "fastest of fresh processes: " + ", ".join(f"{s:.2f} s" for s in times)
     return {"compile_s": best, "ms": best * 1e3, "note": note}

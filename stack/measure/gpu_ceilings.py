@@ -49,7 +49,7 @@ def gpu_ceilings(torch: Any, rounds: int = 7, kinds: Sequence[str] = ("bf16",)) 
 
 
 def _product(torch: Any, dtype: Any, rounds: int) -> float:
-    """Returns the seconds of one matmul."""
+    """Returns the seconds of one large matmul of two `dtype` matrices on the GPU."""
     a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=dtype) for _ in range(2))
     for _ in range(WARM if dtype.itemsize == 2 else 1):
         torch.mm(a, b)

@@ -51,7 +51,7 @@ class GpuSystem:
 
 @dataclass(frozen=True)
 class SystemEntry:
-    """A system that can be built: its name and its constructor."""
+    """A system that can be built for a program: its name and the function that builds it."""
 
     name: str
     kind: str
@@ -60,7 +60,10 @@ class SystemEntry:
 
 
 def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[SystemEntry]:
-    """Returns all systems. `peers` is spelled as in `--with`; "rivals" are those of the case."""
+    """Returns all systems that can run a program: ours first, then the named peers.
+
+    `peers` is spelled as in `--with`; "rivals" stands for other implementations of this case.
+    """
     found = [_own_way(program, peer) for peer in parse_backends(own)]
     names = [p.strip() for p in peers.split(",")]
     compilers = ",".join(p for p in peers.split(",") if p.strip() != RIVALS)
@@ -110,7 +113,7 @@ def _private() -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Returns the tensors of a result, in order."""
+    """Returns the tensors in a result of nested containers, in order."""
     torch = _torch()
     return [x for x in _private().pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
 
@@ -121,7 +124,7 @@ def parameters(fn: Any) -> list[Any]:
 
 
 def wanted(program: GpuProgram, args: Sequence[Any]) -> list[Any]:
-    """Returns the tensors that a program computes gradients of."""
+    """Returns the tensors to compute gradients of: chosen arguments, and all parameters."""
     return [args[i] for i in program.wanted] + parameters(program.fn)
 
 
@@ -133,7 +136,10 @@ def ready_for_gradients(program: GpuProgram, args: Sequence[Any]) -> tuple[Any, 
 
 
 def cotangents(outs: Sequence[Any]) -> list[Any]:
-    """Returns the gradients that start a backward pass: fixed random numbers, 1 for scalars."""
+    """Returns the gradients of the results `outs` that start a backward pass.
+
+    They are random numbers with fixed seeds; 1 for a scalar result.
+    """
     torch = _torch()
     made: list[Any] = []
     for number, out in enumerate(outs):
@@ -147,7 +153,10 @@ def cotangents(outs: Sequence[Any]) -> list[Any]:
 
 
 def _called(name: str, kind: str, fn: Callable[..., Any], program: GpuProgram) -> GpuSystem:
-    """Makes a system of a torch callable; `program.mode` says which of its passes are timed."""
+    """Makes a system from a torch callable; `program.mode` selects the timed part.
+
+    That is the forward pass, the backward pass, or both.
+    """
     torch = _torch()
     if program.mode == "forward":
 
@@ -318,7 +327,10 @@ def exact_results(program: GpuProgram) -> list[Any]:
 
 
 def source_error(program: GpuProgram, exact: Sequence[Any]) -> float:
-    """Returns the error of the source in eager torch, caused by the element types."""
+    """Returns the error of the program's source in eager torch relative to `exact` results.
+
+    This error comes only from the precision of the element types.
+    """
     system = _called("eager", "library", program.fn, program)
     return error_of(exact, system.results(system.call(system.prepare(program.args))))
 

@@ -19,14 +19,14 @@ Call = Callable[[Any], Any]
 
 
 def set_count(size: float) -> int:
-    """Returns the number of input sets to rotate so that no inputs stay in the L2 cache."""
+    """Returns how many sets of `size` input bytes to rotate so that none stays in the L2 cache."""
     if size > 2 * L2_BYTES:
         return 1
     return min(MOST_SETS, 2 + math.ceil(2 * L2_BYTES / max(size, 1)))
 
 
 class Clock:
-    """One system's calls with prepared inputs.
+    """Times one system: calls it on prepared inputs, or replays a CUDA graph of its calls.
 
     Args:
         torch: the module.

@@ -40,7 +40,7 @@ _SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f6
 
 
 class Fault(Exception):
-    """The device can no longer be used from this process."""
+    """Raised if the GPU can no longer be used from this process, as after an illegal access."""
 
 
 def program_of(spec: str, options: dict[str, Any]) -> GpuProgram:
@@ -52,7 +52,7 @@ def program_of(spec: str, options: dict[str, Any]) -> GpuProgram:
 
 
 class CaseRun:
-    """One case: builds every system, checks it, times all together."""
+    """Runs one case: builds every system, checks its results, and times all of them together."""
 
     def __init__(
         self, request: dict[str, Any], tell: Tell, device: str, torch: Any, program: GpuProgram
@@ -69,7 +69,7 @@ class CaseRun:
         self.is_spoiled = False  # torch is unusable in this process
 
     def run(self, rounds: int) -> list[dict[str, Any]]:
-        """Returns the entries of all systems that were tried."""
+        """Returns the result entries of all systems that were tried on the case."""
         skip: Sequence[str] = self.request.get("skip", ())
         is_cold = bool(self.request.get("cold"))
         found = ways(self.program, self.request["peers"], self.request["own"], self.device)
@@ -193,9 +193,9 @@ class CaseRun:
         return int(self.torch.cuda.memory_allocated()) if self.is_cuda else 0
 
     def _peak(self, system: GpuSystem) -> int | None:
-        """Returns the peak bytes of a call, beyond those allocated before.
+        """Returns the peak GPU bytes that one call of a system allocates, beyond those before it.
 
-        Returns None on a CPU, and for a system with streams of its own.
+        Returns None on a CPU, and for a system that runs on streams of its own.
         """
         if not self.is_cuda or system.wait is not None:
             return None

@@ -19,7 +19,7 @@ def line_of(source: str) -> str:
 
 
 def groups_of(system: System, number: int, kernel: Kernel) -> Group:
-    """Describes one fusion group: a kernel or library call with its source operations."""
+    """Describes kernel `number` of a system: its source operations, as one fusion group."""
     return {
         "id": f"{system.name}#{number}",
         "system": system.label,
@@ -34,9 +34,9 @@ def groups_of(system: System, number: int, kernel: Kernel) -> Group:
 
 
 def align(systems: Sequence[System]) -> list[Group]:
-    """Describes all fusion groups of all systems.
+    """Describes the fusion groups of all systems, and which groups share source lines.
 
-    The entry "aligned" lists the groups of other systems that have a source line in common.
+    The entry "aligned" of a group lists the groups of other systems with a common source line.
     """
     groups: list[Group] = []
     for system in systems:

@@ -54,7 +54,10 @@ def kernel_times(
 
 
 def floor_of(kernel: Work, ceilings: Ceilings, dtype: str) -> float:
-    """Returns the least seconds of a kernel: its operations at peak rate, or its bytes."""
+    """Returns the least seconds of a kernel: its operations, or its bytes, at the machine's peak.
+
+    The longer of the two times counts. `dtype` selects the peak rate of arithmetic.
+    """
     return max(kernel.flops / ceilings.of(dtype), kernel.bytes / ceilings.bytes_at(kernel.bytes))
 
 
@@ -91,7 +94,7 @@ def kernel_report(
 def above_roof(
     kernels: Sequence[Work], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> bool:
-    """True if a kernel took less time than the roof allows: then the roof was measured too low."""
+    """True if a kernel took less time than the roof allows, so the roof was measured too low."""
     pairs = zip(kernels, times or (), strict=False)
     return any(taken and floor_of(k, ceilings, dtype) > ABOVE * taken for k, taken in pairs)
 

@@ -34,7 +34,7 @@ EXTRAS = ("peak_bytes", "kernels", "library", "fallback", "eager_error", "note")
 
 
 class Attempt:
-    """One case in a process of its own, which starts again without each system that crashes it."""
+    """Runs one case in a process of its own; restarts it without each system that crashes it."""
 
     def __init__(self, bench: ModelBench, case: Case) -> None:
         self.bench, self.case = bench, case
@@ -44,7 +44,10 @@ class Attempt:
         self.worker: Worker | None = None
 
     def run(self) -> dict[str, Any] | None:
-        """Compiles and checks, then times alone; returns the reply of the process."""
+        """Compiles and checks all systems of the case, then times them while other cases pause.
+
+        Returns the reply of the process, or None if it failed; `lost` has the errors.
+        """
         try:
             while not self._prepared():
                 pass
@@ -159,7 +162,7 @@ class ModelBench:
         return found
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Returns the request to a process; see `ModelRun`."""
+        """Returns the request that describes a case to its child process; see `ModelRun`."""
         return {
             "spec": case.spec,
             "options": case.options,
@@ -252,7 +255,10 @@ class ModelBench:
         return 1e3 * max(compute, moved / ceilings.bytes_at(moved))
 
     def _known(self, dtype: str) -> bool:
-        """True if the measured peak bounds matmuls of a type: on a GPU, f32 ones may use TF32."""
+        """True if the measured peak rate of `dtype` is an upper bound for matmuls of this type.
+
+        It is not for f32 on a GPU, where matmuls may use the faster TF32.
+        """
         return self.device == "cpu" or dtype == "bf16"
 
     def cold(self, case: Case) -> list[Row]:

@@ -94,11 +94,11 @@ def errors_of(expected: Sequence[Any], found: Sequence[Any]) -> list[float]:
 
 
 def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str]) -> str:
-    """Returns which result is wrong, and by how much; "" if none is.
+    """Returns which result of a system is wrong, and by how much; "" if none is.
 
-    Each may have the error of its element type, or four times its error in eager execution. A
-    gradient that is zero except for rounding has no meaningful error; that of eager is then large
-    too.
+    `errors` are relative to double precision; `usual` are those of eager execution. A result may
+    have the error of its element type, or four times its error in eager. A gradient that is zero
+    except for rounding has no meaningful error; that of eager is then large too.
     """
     for number, (error, known, name) in enumerate(zip(errors, usual, names, strict=True)):
         allowed = max(TOLERANCE.get(SHORT.get(name, name), 0.0), USUAL * known)
@@ -108,9 +108,9 @@ def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str])
 
 
 def worst(errors: Sequence[float], usual: Sequence[float]) -> float:
-    """Returns the largest error of the results whose error in eager is below 1.
+    """Returns the largest error of the results whose error in eager execution is below 1.
 
-    If there are no such results, returns the largest error of all.
+    If there are no such results, returns the largest error of all; 0 without results.
     """
     known = [e for e, u in zip(errors, usual, strict=True) if u < 1]
     return max(known, default=max(errors, default=0.0))

@@ -76,7 +76,7 @@ class ModelSystem:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A system that can be built."""
+    """A system that can be built for a program of the suite: its name and how to build it."""
 
     name: str
     kind: str
@@ -159,7 +159,7 @@ def torch_leaves(found: Any) -> list[Any]:
 
 
 def eager_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
-    """Returns the unmodified module as a system."""
+    """Returns the unmodified torch module, run op by op, as one of the measured systems."""
     call = torch_call(program, program.fn)
     return ModelSystem(peer.label, "library", call, torch_leaves, _waiter(device))
 
@@ -253,9 +253,10 @@ def _own_counts(runs: Sequence[Run]) -> Counts:
 
 
 def _own_peak(graphs: Sequence[CompiledGraph]) -> int | None:
-    """Returns the sum of peak bytes over the newest executables of all graphs.
+    """Returns the peak bytes of our compiler's code: the sum over the executables of all graphs.
 
-    Returns None if one of them is unknown.
+    Of each graph, the newest executable counts. Returns None if one peak is unknown, or if nothing
+    was compiled.
     """
     held = [next(reversed(g.executables.values())).peak_bytes for g in graphs if g.executables]
     known = [h for h in held if h is not None]
@@ -287,7 +288,7 @@ def _called_jax(
 
 
 def eager_jax(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
-    """Returns the function without `jit`, as a system."""
+    """Returns the JAX function without `jit`, run op by op, as one of the measured systems."""
     return _called_jax(peer.label, "library", program.fn, program, "without jit")
 
 

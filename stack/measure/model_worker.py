@@ -101,7 +101,7 @@ class ModelRun:
         self._tidy()
 
     def _make(self, way: ModelEntry) -> None:
-        """Compiles, runs once, checks the results."""
+        """Compiles the program with one system, runs it once, and checks its results."""
         assert self.program is not None
         self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})
         entry: Entry = {
@@ -175,7 +175,7 @@ class ModelRun:
         return max(0, int(cuda.max_memory_allocated()) - before)
 
     def time(self) -> None:
-        """Times all systems in the same rounds."""
+        """Times all systems of the program that were built, interleaved in the same rounds."""
         if self.request["cold"]:
             return
         self.tell({"at": "timing of " + ", ".join(e["system"] for _, e in self.systems)})
@@ -209,7 +209,7 @@ class ModelRun:
         return {**flops, "bytes": least_bytes(func)}
 
     def reply(self) -> dict[str, Any]:
-        """Returns the results so far."""
+        """Returns the measurements so far as the reply to the parent process."""
         usual = max((u for u in self.usual if u < 1), default=None)
         return {"entries": self.entries, "usual": usual, **self.work()}
 
@@ -227,7 +227,7 @@ def _dtype(x: Any) -> str:
 
 
 def _repeat(system: ModelSystem) -> Callable[[int], float]:
-    """Returns a function that calls a system a number of times, and returns the total seconds."""
+    """Returns a function that calls a system `count` times and returns the total seconds."""
 
     def run(count: int) -> float:
         system.wait()

@@ -47,7 +47,10 @@ def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -
 
 
 def _cold(device: str, kind: str) -> list[Case]:
-    """Returns the cases of first results, with each system in its own process."""
+    """Returns the cases that measure the time to a program's first result.
+
+    Each system of such a case runs in its own process.
+    """
     return [
         Case(
             "M3",

@@ -80,9 +80,10 @@ SKIPPED = "one device has no peer; torchrun -m stack.demos.{collectives,norm_rac
 
 
 def ops_cases(device: str = "cpu", quick: bool = False) -> list[Case]:
-    """Returns a call of each operator, and gradients; `device` is "cpu" or "cuda".
+    """Returns the cases of the operator suite: calls of each operator, and of its gradients.
 
-    The first case of each row is quick; `quick` uses only peers that compile in seconds.
+    `device` is "cpu" or "cuda". The first case of each row is in the short suite; `quick` uses only
+    peers that compile in seconds.
     """
     found = [
         _case(row, {"op": op, "mode": mode, **sizes}, device, quick)

@@ -27,7 +27,7 @@ LIMIT = 300.0  # time limit of a system in seconds
 
 @dataclass(frozen=True)
 class Row:
-    """One system's partition of the program, or the reason why there is none."""
+    """The partition of a program over a mesh by one system, or the reason why there is none."""
 
     system: str
     made: Partition | None

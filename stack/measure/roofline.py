@@ -150,7 +150,7 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
 
 
 def lone_rate(torch: Any, kind: Any, rounds: int) -> float:
-    """Returns the flop/s of a matmul on one thread."""
+    """Returns the flop/s of a matmul of element type `kind` on one thread."""
     with thread_limit(1):
         x, y = (torch.randn(LONE, LONE).to(kind) for _ in range(2))
         return 2 * LONE**3 / best_time(lambda: x @ y, rounds)

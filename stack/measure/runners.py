@@ -34,7 +34,7 @@ LEAVES = {
 
 
 class Runner(Protocol):
-    """One system's program with prepared inputs."""
+    """Interface: a program compiled by one system, with prepared inputs, that can be timed."""
 
     @property
     def kernels(self) -> Sequence[Kernel]: ...
@@ -170,7 +170,7 @@ def copies_of(size: int) -> int:
 
 
 class WorkerDied(StackError):
-    """A backend crashed its process."""
+    """Raised if a backend crashed its worker process."""
 
 
 class WorkerRunner:

@@ -136,7 +136,10 @@ def annotate(func: Func, mesh: str, shard: Iterable[str]) -> Func:
 
 @dataclass(frozen=True)
 class CaseRows:
-    """A case with each system's partition, and the error of ours relative to the whole program."""
+    """Results of one case: each system's partition, and the error of ours.
+
+    The error is relative to the results of the whole program on one device.
+    """
 
     case: ShardingCase
     rows: tuple[Row, ...]
@@ -165,7 +168,7 @@ class CaseRows:
 
 @dataclass
 class ShardingBench:
-    """Results of all cases."""
+    """Results of all cases of the sharding suite."""
 
     found: list[CaseRows] = field(default_factory=list[CaseRows])
 

@@ -84,7 +84,7 @@ def program_of(captured: Captured, frontend: Frontend) -> BenchProgram:
 
 
 def _memory(array: Any, held: np.ndarray) -> float:
-    """Returns the bytes of memory that the elements of an array occupy; `held` is its copy.
+    """Returns the bytes of memory that a user's array occupies; `held` is its dense copy.
 
     Only torch has strided arrays; elements at one address, as of a broadcast, count once.
     """
@@ -210,7 +210,10 @@ def _through_ir(program: BenchProgram, peer: BackendSpec, backend: Backend) -> S
 def _native(
     program: BenchProgram, peer: BackendSpec, native: Callable[..., Executable]
 ) -> System | None:
-    """Compiles the user's program with a peer; returns None if that does not take its framework."""
+    """Compiles the user's own program, not our IR, with a peer and returns the system.
+
+    Returns None if the peer does not take programs of this framework.
+    """
     with fresh_caches():
         start = time.perf_counter()
         try:
@@ -229,9 +232,9 @@ def _native(
 def _running(
     peer: BackendSpec, via: str, executable: Executable, program: BenchProgram, start: float
 ) -> System:
-    """Returns a compiled program as a system, after its first call.
+    """Calls a compiled program once, and returns it as a system with its compile time.
 
-    Its compile time, from `start`, includes that call, since some systems compile only then.
+    The compile time, from `start`, includes the first call, since some systems compile only then.
     """
     runner = LocalRunner(executable, program.storage)
     runner.run(1)

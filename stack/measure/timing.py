@@ -27,18 +27,18 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The median round."""
+        """The median over all rounds of the seconds per call."""
         return quantile(self.rounds, 0.5)
 
     @property
     def spread(self) -> float:
-        """The distance between the quartiles of the rounds."""
+        """The distance between the quartiles of the seconds per call over all rounds."""
         return quantile(self.rounds, 0.75) - quantile(self.rounds, 0.25)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of two systems' times, taken within the same rounds.
+    """The time of one system divided by that of another, taken within each round.
 
     Shared machines change their speed for seconds at a time. Both systems of a round are affected
     equally, so ratios are stable even if times are not.
@@ -54,7 +54,7 @@ class Ratio:
 
     @property
     def spread(self) -> float:
-        """The distance between the quartiles."""
+        """The distance between the quartiles of the ratios over all rounds."""
         return self.high - self.low
 
     @property
@@ -70,7 +70,10 @@ def ratio(own: Sequence[float], other: Sequence[float]) -> Ratio:
 
 
 def is_noisy(time: float, spread: float | None) -> bool:
-    """True if a time, or a ratio, varies too much to be reported."""
+    """True if a time or ratio varies too much to be reported.
+
+    That is so if `spread`, the distance between its quartiles, is more than the share NOISY of it.
+    """
     return (spread or 0.0) > NOISY * time
 
 
@@ -98,7 +101,7 @@ Repeat = Callable[[int], float]
 
 
 def repeat(call: Callable[[], object]) -> Repeat:
-    """Returns a function that times calls in this process."""
+    """Returns a function that calls `call` a given number of times; it returns the seconds."""
 
     def run(count: int) -> float:
         start = time.perf_counter()
@@ -121,9 +124,9 @@ def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
 
 
 def _settle(system: Repeat, times: Sequence[float]) -> None:
-    """Pauses before `system` is timed, until the threads of the last one stop spinning.
+    """Pauses before `system` is timed, until the threads of the system before it stop spinning.
 
-    Then calls it once to fill the caches, unless its calls take long.
+    Then calls `system` once to fill the caches, unless its calls take long.
     """
     time.sleep(REST)
     if not times or times[-1] < SLOW / 10:
@@ -179,7 +182,7 @@ def interleave(
 def _timings(
     times: Sequence[Sequence[float]], failed: Mapping[int, Exception]
 ) -> list[Timing | Exception]:
-    """Returns the timing of each system, or the reason why it has none."""
+    """Returns each system's timing over the rounds, or the exception that explains its absence."""
     late = StackError("interrupted before its first round")
     return [
         failed.get(i) or (Timing(tuple(rounds)) if rounds else late)

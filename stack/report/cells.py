@@ -27,7 +27,10 @@ def seconds(value: float) -> str:
 
 
 def spread_text(middle: float, spread: float, shown: str) -> Html:
-    """Formats a spread; marks it as noisy if it is too wide for ratios."""
+    """Formats the spread of a time or ratio whose median is `middle`.
+
+    The text `shown` is marked as noisy if the spread is too wide for the ratio to be meaningful.
+    """
     if not is_noisy(middle, spread):
         return escaped(f"± {shown}")
     return tag("span", f"± {shown} ⚠ noisy", class_="noisy")

@@ -75,7 +75,7 @@ def bar_table(bars: Sequence[Bar], unit: str) -> Html:
 
 
 def _by_line(report: Report, index: Index) -> Html:
-    """Returns a table of every system's kernels by source line, with links to their code."""
+    """Returns a table of the kernels of every system, by source line, with links to their code."""
     assert report.comparison is not None
     names = [s.name for s in report.systems]
     rows: list[list[object]] = []
@@ -94,7 +94,7 @@ def _by_line(report: Report, index: Index) -> Html:
 
 
 def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
-    """Returns the cell of one source line for one system.
+    """Returns the table cell with the kernels of one system for one source line.
 
     It has links to the generated `kernels` of the line, then one text with its library calls.
     """
@@ -104,7 +104,10 @@ def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
 
 
 def library_calls(names: Sequence[str]) -> str:
-    """Counts calls and lists the first names: `5 library calls: aten.mm, aten.add`."""
+    """Formats the number of library calls and the first names.
+
+    For example: `5 library calls: aten.mm, aten.add`.
+    """
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - MOST} more" if len(known) > MOST else ""
     noun = "library call" if len(names) == 1 else "library calls"

@@ -21,7 +21,7 @@ GROUPS = ("fusion", "stream", "kernel")
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage. `func` is None for text of another compiler."""
+    """One stage of a run as shown on the page. `func` is None for text of another compiler."""
 
     name: str
     text: str
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:
-        """Our kernels."""
+        """The kernels of the first system, which is our compiler."""
         return self.systems[0].kernels
 
     @property

@@ -46,20 +46,23 @@ def text(x: float, y: float, value: object, **attributes: object) -> Html:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
-    """Returns a straight line."""
+    """Returns a straight SVG line from (x1, y1) to (x2, y2)."""
     place = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
     return tag("line", class_=class_, **place)
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str) -> Html:
-    """Returns a rectangle; a negative width becomes 0."""
+    """Returns an SVG rectangle; a negative width becomes 0."""
     place = {"x": f"{x:.1f}", "y": f"{y:.1f}"}
     size = {"width": f"{max(width, 0):.1f}", "height": f"{height:.1f}"}
     return tag("rect", class_=class_, **place, **size)
 
 
 def draw_graph(found: Layout, marks: Callable[[PlacedBox], Mapping[str, object]]) -> Html:
-    """Draws boxes and arrows. `marks` returns attributes that link a box to lines and kernels."""
+    """Draws the boxes and arrows of a laid-out dataflow graph as SVG.
+
+    `marks` returns the attributes that link a box to its source lines and kernels on the page.
+    """
     frames = [_frame(found, layer) for layer in sorted({p.box.layer for p in found.boxes} - {-1})]
     arrows = [tag("path", d=_curve(points), class_="arrow") for points in found.arrows]
     boxes = [_draw_box(p, marks(p)) for p in found.boxes]
@@ -123,7 +126,7 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its spread and label."""
+    """One bar of a chart: a value with its spread and label."""
 
     label: str
     value: float

@@ -21,11 +21,11 @@ SWEEPS = 6
 
 @dataclass(frozen=True)
 class Box:
-    """A group, or a single op.
+    """A fusion group or a single op, as a box in the drawing of a program's dataflow.
 
     Attributes:
         name: name of its value in the program.
-        reads: names of parameters that it takes.
+        reads: names of the program's parameters that it reads directly.
         ops: the ops that it computes, in order; several for a group.
         repeats: the number of equal layers that it represents.
         layer: the drawn layer that it belongs to; -1 for none.
@@ -43,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Graph:
-    """Boxes in program order, and arrows as pairs of box indices."""
+    """The dataflow of a program: boxes in program order, and arrows as pairs of box indices."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[tuple[int, int], ...]
@@ -73,7 +73,11 @@ class Layout:
 
 
 def graph_of(func: Func) -> Graph:
-    """Builds the graph of a function's body; constants and parameters are shown inside boxes."""
+    """Builds the graph of a function's body: a box for each group or op, an arrow for each use.
+
+    Parameters and constants get no boxes. `Box.reads` has the names of the parameters that a box
+    reads; constants are left out.
+    """
     nodes = [n for n in func.nodes if n.op not in FREE]
     place = {n: i for i, n in enumerate(nodes)}
     boxes: list[Box] = []
@@ -103,10 +107,10 @@ def _signature(box: Box) -> Hashable:
 
 
 def collapsed(graph: Graph) -> Graph:
-    """Draws each run of equal layers once, with the number of repeats.
+    """Returns the graph with each sequence of equal layers replaced by one layer and its count.
 
-    A layer is a sequence of boxes that repeats directly after itself. The run that hides most boxes
-    is collapsed first.
+    A layer is a sequence of boxes that repeats directly after itself. The repetition that hides
+    most boxes is collapsed first.
     """
     found = graph
     layer = 0
@@ -119,9 +123,10 @@ def collapsed(graph: Graph) -> Graph:
 
 
 def _longest_run(keys: Sequence[Hashable]) -> tuple[int, int, int]:
-    """Returns start, length and count of the run of equal layers that hides most; count 1 for none.
+    """Finds the repetition of equal layers in `keys`, one key per box, that hides most boxes.
 
-    A single box is not a layer: a chain of equal ops is not collapsed.
+    Returns its start, the length of a layer, and the number of layers; the number is 1 if there is
+    none. A single box is not a layer: a chain of equal ops is not collapsed.
     """
     best = (0, 0, 1)
     for period in range(2, len(keys) // 2 + 1):
@@ -156,7 +161,7 @@ def _hide(graph: Graph, start: int, period: int, count: int, layer: int) -> Grap
 
 
 def layout(graph: Graph) -> Layout:
-    """Computes the positions of all boxes and arrows."""
+    """Computes the positions of all boxes and arrows of a graph, in rows from top to bottom."""
     sizes = [_size(b) for b in graph.boxes]
     ranks = _ranks(graph)
     chains = _chains(graph, ranks)
@@ -185,7 +190,7 @@ def layout(graph: Graph) -> Layout:
 
 
 def _size(box: Box) -> tuple[float, float, tuple[str, ...], int]:
-    """Returns the size of a box in pixels, its lines of text, and how many of these are ops."""
+    """Returns the width and height of a box, its lines of text, and how many of these are ops."""
     ops = _wrapped(_counts(box.ops))
     lines = [*ops, box.type]
     if box.source:
@@ -225,7 +230,10 @@ Chain = list[Vertex]
 
 
 def _chains(graph: Graph, ranks: Sequence[int]) -> list[Chain]:
-    """Returns each arrow as its two boxes with a bend in every rank between them."""
+    """Returns for each arrow its first box, a bend in every row that it crosses, and its last box.
+
+    `ranks` gives the row of each box.
+    """
     return [
         [a, *((k, rank) for rank in range(ranks[a] + 1, ranks[b])), b]
         for k, (a, b) in enumerate(graph.arrows)
@@ -243,7 +251,7 @@ def _rows(graph: Graph, ranks: Sequence[int], chains: Sequence[Chain]) -> list[l
 
 
 def _neighbours(chains: Sequence[Chain]) -> Mapping[Vertex, tuple[list[Vertex], list[Vertex]]]:
-    """Maps each vertex to its neighbours above and below."""
+    """Maps each box or bend of an arrow to those that arrows connect it to, above and below."""
     found: dict[Vertex, tuple[list[Vertex], list[Vertex]]] = {}
     for chain in chains:
         for above, below in pairwise(chain):
@@ -257,9 +265,9 @@ def _order(
     neighbours: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
     is_down: bool,
 ) -> None:
-    """Sorts each row by the mean position of its vertices' neighbours, so that fewer arrows cross.
+    """Sorts boxes and bends in each row by the mean position of their neighbours in other rows.
 
-    The neighbours are those above if `is_down`, else those below.
+    So fewer arrows cross. The neighbours are those above if `is_down`, else those below.
     """
     place = {v: i / max(1, len(row) - 1) for row in rows for i, v in enumerate(row)}
     for row in rows if is_down else reversed(rows):
@@ -297,7 +305,10 @@ def _pull(
     widths: Mapping[Hashable, float],
     neighbours: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
 ) -> None:
-    """Moves the vertices of a row towards their neighbours, in their order and without overlap."""
+    """Moves the boxes and bends of a row towards the neighbours that arrows connect them to.
+
+    Their order stays the same, and they do not overlap. Writes the new positions to `centres`.
+    """
     wanted: list[float] = []
     for v in row:
         above, below = neighbours.get(v, ([], []))

@@ -14,7 +14,7 @@ _VALUE = re.compile(r"^\s*(%[^\s=,]+)(?:, %[^\s=,]+)* = ")
 
 
 class Index:
-    """Numbers of source lines and kernels, as used in attributes of the page."""
+    """Numbers of a program's source lines and kernels, as used in HTML attributes of the page."""
 
     def __init__(self, report: Report) -> None:
         self.lines: Mapping[str, int] = {line: i for i, line in enumerate(report.lines)}
@@ -58,14 +58,18 @@ def _kernels_by_value(report: Report) -> dict[str, list[int]]:
 
 
 def joined_numbers(numbers: Sequence[int]) -> str | None:
-    """Formats the value of an HTML attribute: `3 5`, or None, which omits the attribute."""
+    """Formats numbers as the value of an HTML attribute, such as `3 5`.
+
+    Returns None if there are no numbers, so that the attribute is omitted.
+    """
     return " ".join(map(str, numbers)) or None
 
 
 def stage_lines(stage: StageView, index: Index) -> Html:
-    """Returns the lines of a stage, each linked to the kernels that compute its value.
+    """Returns the text of an IR stage as HTML lines, linked to the kernels that compute them.
 
-    Lines inside of a group are linked to the kernel of the group.
+    A line is linked to the kernels of the value that it defines; inside of a group, to the kernel
+    of the group.
     """
     made: list[str] = []
     inside: list[int] = []  # kernels of the enclosing group
@@ -88,7 +92,7 @@ def _has_groups(func: Func) -> bool:
 
 
 def code_lines(text: str, index: Index, kernel: int | None = None) -> Html:
-    """Returns the lines of other languages' code, linked to the source lines that comments name.
+    """Returns the lines of generated code, linked to the source lines that their comments name.
 
     `kernel`: number of the kernel whose code it is, to which all lines are linked.
     """
@@ -109,7 +113,10 @@ def _line(line: str, name: str, index: Index, kernels: Sequence[int]) -> str:
 
 
 def diff_lines(text: str) -> Html:
-    """Returns the lines of a diff; each sign repeats the meaning of the colour."""
+    """Returns the lines of a diff between two stages as HTML, coloured.
+
+    The signs + and - at their start repeat the meaning of the colours.
+    """
     kinds = {"+": "come", "-": "gone", "~": "moved", "@": "at"}
     rows = [
         tag("i", line, class_=kinds.get(line[:1]))

@@ -26,7 +26,7 @@ _CONNECT = "script-src &#x27;unsafe-inline&#x27;"
 
 @dataclass
 class Follower:
-    """The newest page of a program, and the error of its newest source.
+    """The newest working page of a program, and the error if its newest source does not compile.
 
     `argv` are the arguments of `stackc report` without its output.
     """

@@ -19,14 +19,14 @@ class Html(str):
 
 
 def escaped(value: object) -> Html:
-    """Escapes a value; HTML stays as it is."""
+    """Escapes a value for HTML; returns text of type `Html` unchanged."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(str(value), quote=True))
 
 
 def joined(parts: Iterable[object], between: str = "") -> Html:
-    """Joins several pieces."""
+    """Joins pieces of text or HTML to one HTML text; escapes those that are not HTML."""
     return Html(between.join(escaped(p) for p in parts))
 
 

@@ -12,7 +12,7 @@ MOST = 40_000  # longest text, in characters, that is put into a notebook
 
 
 def run_html(run: Run) -> str:
-    """Returns stages and kernels as tables; their texts follow, collapsed."""
+    """Returns the stages and kernels of a run as HTML tables, followed by their collapsed texts."""
     stages = [
         [
             s.name,

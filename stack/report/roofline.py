@@ -23,7 +23,7 @@ _PLACES = ((8, 4, ""), (8, -8, ""), (8, 16, ""), (-8, 4, "end"), (-8, -8, "end")
 
 @dataclass(frozen=True)
 class Plane:
-    """Two logarithmic axes: operations per byte, and operations per second."""
+    """The axes of a roofline plot, both logarithmic: operations per byte, operations per second."""
 
     low: tuple[float, float]
     high: tuple[float, float]

@@ -14,7 +14,7 @@ _WORD = re.compile(r"\s+|[%\w.]+|.")
 
 
 def steps_section(kernels: Sequence[KernelSteps]) -> Html:
-    """Returns a slider for each kernel with schedule steps."""
+    """Returns HTML with a slider per kernel that shows the kernel after each schedule step."""
     return joined(_kernel(number, kernel) for number, kernel in enumerate(kernels))
 
 
@@ -41,7 +41,10 @@ def _kernel(number: int, kernel: KernelSteps) -> Html:
 
 
 def marked(before: str, after: str) -> Html:
-    """Marks the words of `after` that `before` does not have there; none if `before` is empty."""
+    """Highlights the words that were added or changed from the text `before` to `after`, as HTML.
+
+    Highlights none if `before` is empty.
+    """
     if not before:
         return escaped(after)
     old, new = _WORD.findall(before), _WORD.findall(after)

@@ -87,7 +87,7 @@ def _name(op: Any) -> str:
 
 
 def _works(op: Any) -> bool:
-    """True if a torch op computes or moves data."""
+    """True if a torch op computes or moves data; false for views and queries such as `sym_size`."""
     name = getattr(op, "__name__", "").partition(".")[0]
     return hasattr(op, "overloadpacket") and not op.is_view and name not in _FREE
 

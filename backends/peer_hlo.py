@@ -48,13 +48,13 @@ class Instruction:
 
 @dataclass
 class Module:
-    """Computations by name."""
+    """The computations of an HLO module, by name."""
 
     computations: dict[str, list[Instruction]] = field(default_factory=dict)
     entry: str = ""
 
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """An instruction and everything that it runs."""
+        """Yields an instruction, and all instructions of the computations that it calls."""
         seen: set[str] = set()
         pending = [instruction]
         while pending:
@@ -171,7 +171,10 @@ Step = tuple[str, str, list[Instruction]]
 
 
 def steps(module: Module) -> list[Step]:
-    """The executed steps, in order: `(name, kind, instructions inside)`; loop bodies once."""
+    """Returns the executed instructions of an HLO module in order, each with those inside it.
+
+    Each is `(name, kind, instructions inside)`. Bodies of loops and branches are listed once.
+    """
     found: list[Step] = []
     seen: set[str] = set()
 

@@ -56,7 +56,10 @@ for _name in dir(jax_space.JaxSpace):
 
 
 def replay(func: Func, origins: Origins) -> Callable[..., Arrays]:
-    """Returns a function of JAX arrays that returns a tuple, with origins in its scopes."""
+    """Returns a function of JAX arrays that computes `func` op by op and returns a tuple.
+
+    Each op is traced in a scope that names its node of the IR.
+    """
     space = OriginSpace(origins)
 
     def replayed(*arrays: Any) -> Arrays:

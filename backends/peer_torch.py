@@ -28,7 +28,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class OriginSpace(TorchSpace):
-    """Replays a function with each torch op annotated with its node.
+    """Replays a function in torch; each torch op is annotated with the IR node it computes.
 
     Contractions become `matmul` and `linear` if possible, because torch's compilers look for these,
     and a person would have written them.
@@ -302,14 +302,17 @@ def given(captured: Any) -> Sequence[Tensor]:
 
 
 def examples(captured: Any) -> list[np.ndarray]:
-    """Storage arrays to run a user's callable on: its own arguments, as it may refuse zeros."""
+    """Returns storage arrays to run a user's callable on, made from its own arguments.
+
+    Zeros would not do: the callable may refuse them.
+    """
     func, first = captured.func, len(captured.bound)
     pairs = zip(given(captured), func.params[first:], strict=True)
     return zeros(func)[:first] + [to_numpy(a, p.dtype) for a, p in pairs]
 
 
 def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:
-    """Calls `fn` as the user's callable, but on flat tensors."""
+    """Returns `fn`, which takes the user's nested arguments, as a function of flat tensors."""
     leaves, spec = pytree.tree_flatten(tuple(captured.args))
     holes = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     bound = len(captured.bound)

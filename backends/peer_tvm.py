@@ -80,7 +80,7 @@ def _divided(node: Any, importer: Any) -> Any:
 
 
 def _chosen(node: Any, importer: Any) -> Any:
-    """Converts torch's `where`, with both branches cast to the result type that torch traced."""
+    """Converts torch's `where` to Relax, with both branches cast to the type that torch traced."""
     test, *values = (importer.env[a] for a in node.args)
     kind = str(node.meta["val"].dtype).removeprefix("torch.")
     emit = importer.block_builder.emit
@@ -159,7 +159,7 @@ def _examples(func: Func, bound: int) -> pt.Tensors:
 
 
 def culprit(error: BaseException | None) -> str:
-    """The op that an error names, for the error text."""
+    """Returns the op that an error's text names, for an error message; else "the program"."""
     found = re.search(r"\b(?:relax|aten)\.[\w.]+|\b\w+\.(?:default|\w*Tensor|Scalar)\b", str(error))
     return f"the op {found[0]}" if found else "the program"
 
@@ -191,7 +191,7 @@ class TvmProgram:
         self.main = relax.VirtualMachine(built, cpu)["main"]
 
     def steps(self) -> list[tuple[str, str, list[Any]]]:
-        """Name, text and origins of each function that main calls."""
+        """Returns name, text and origins (nodes of the IR) of each function that main calls."""
         names = called(self.scheduled)
         with quiet(*LOGGERS):
             groups = groups_of(self.lowered, self.known)

@@ -139,7 +139,7 @@ def _key(task: Any, target: Any) -> str:
 
 
 class Records:
-    """The best schedule of each workload, on disk and in a database."""
+    """The best schedule found for each workload (tuning task), on disk and in TVM's database."""
 
     def __init__(self, cache: Cache | None, target: Any) -> None:
         self.cache, self.target = cache, target
@@ -147,9 +147,10 @@ class Records:
         self.trials: dict[str, int] = {}
 
     def load(self, task: Any, most: int, seconds: float) -> bool:
-        """Load a record. Returns True if its search had at least as many trials, or as much time.
+        """Loads the stored schedule of a workload to TVM's database.
 
-        Otherwise the search continues from the record. One that cannot be loaded is ignored.
+        Returns True if its search had at least as many trials, or as much time. Otherwise the
+        search continues from it. One that cannot be loaded is ignored.
         """
         found = self.cache.get(_key(task, self.target)) if self.cache is not None else None
         if found is None:
@@ -168,7 +169,10 @@ class Records:
         return self.database.query_tuning_record(task.dispatched[0], self.target, task.task_name)
 
     def save(self, task: Any, trials: int, seconds: float = 0.0) -> None:
-        """Save the best so far, from a search of `seconds`; 0 if the search is not finished."""
+        """Saves the best schedule of a task so far, and the trials and seconds of its search.
+
+        `seconds` is 0 if the search is not finished.
+        """
         record = self.best(task)
         self.trials[task.task_name] = trials
         if record is None or self.cache is None:
@@ -280,7 +284,11 @@ def _way(most: int) -> _Way:
 
 
 def _search(task: Any, records: Records, most: int, until: float, seed: int) -> int:
-    """Try schedules in batches until a time, saving each. Returns the number tried so far."""
+    """Measures candidate schedules of a task in batches, until a time or `most` trials.
+
+    Saves the best schedule after each batch. Returns the number of trials, with those of earlier
+    searches.
+    """
     logger = logging.getLogger("stack.tvm")
     logger.setLevel(logging.ERROR)
     way = _way(most)

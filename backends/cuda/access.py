@@ -67,7 +67,7 @@ class Access:
     # ---- statements
 
     def load(self, node: Node) -> CudaValue:
-        """Load an element that is the same in every thread."""
+        """Declares a scalar with an element of memory whose address is equal in every thread."""
         p, memory = self.printer, node.args[0]
         index, mask, other = access_parts(node)
         text = f"{p.value(memory).text}[{self.offset(memory.tensor, index)}]"
@@ -76,7 +76,10 @@ class Access:
         return p.declare(node, text)
 
     def store(self, node: Node) -> CudaValue:
-        """Store one number, from all threads."""
+        """Prints the store of one number; every thread writes the same value to the same address.
+
+        Returns the memory that was written to.
+        """
         p, (memory, value) = self.printer, node.args[:2]
         index, mask, _ = access_parts(node)
         target = p.value(memory)

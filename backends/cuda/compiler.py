@@ -88,7 +88,7 @@ class Compiler:
         return self.binaries[text]
 
     def describe(self, node: Node) -> Kernel:
-        """The record of a kernel."""
+        """Returns the record of a kernel node: its text, cost, and use of registers and memory."""
         binary, source = self.binary(node), self.source(node)
         name, shown = self.readable[source.text]
         return describe_kernel(

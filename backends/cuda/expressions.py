@@ -75,7 +75,10 @@ def c_type(dtype: DType) -> str:
 
 
 def convert(kind: str, text: str) -> str:
-    """A conversion to a C++ type; the name of the type may be two words."""
+    """Returns C++ text that casts the expression `text` to the type `kind`.
+
+    A type of two words, such as `unsigned char`, needs parentheses.
+    """
     return f"({kind})({text})" if " " in kind else f"{kind}({text})"
 
 

@@ -14,7 +14,7 @@ from stack.ir.warp_ops import group_operands
 
 @dataclass
 class AccessedMemory:
-    """Memory that was read and written.
+    """The memory values that some statements of a kernel read and write.
 
     Nobody reads the destination of an asynchronous copy before the copy is waited for. Until then
     it is `begun`. Each thread waits only for what it copied itself, so then it is `arrived`, which
@@ -90,7 +90,10 @@ def _enter(loop: Node, found: dict[Node, Node]) -> None:
 
 
 def touched(node: Node, roots: Mapping[Node, Node]) -> AccessedMemory:
-    """The memory that a statement reads and writes, without registers."""
+    """Returns the global and shared memory that a statement reads and writes.
+
+    Includes statements in its blocks. Values in registers do not count.
+    """
     found = AccessedMemory()
     pending = [node]
     while pending:

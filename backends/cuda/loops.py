@@ -77,7 +77,7 @@ class Loops:
         p.parts[node] = [p.values[held] for held in carried]
 
     def _touched(self, block: Block) -> AccessedMemory:
-        """The memory that all statements of a block read and write."""
+        """Returns the memory that the statements of a block read and write."""
         found = AccessedMemory()
         for node in block.nodes:
             found.add(touched(node, self.p.roots))
@@ -97,7 +97,10 @@ class Loops:
         return CudaValue(name, count)
 
     def _advance(self, moved: Sequence[tuple[Node, Node]]) -> None:
-        """Assign the results of the iteration to the carried values, as if simultaneously."""
+        """Prints assignments of an iteration's results to the loop-carried variables.
+
+        All results are read before any variable is overwritten.
+        """
         p = self.p
         carried = {p.values[held].text for held, _ in moved}
         new: list[tuple[CudaValue, CudaValue]] = []
@@ -117,7 +120,7 @@ class Loops:
                 p.put(f"{held.text} = {value.text};")
 
     def _saved(self, node: Node, value: CudaValue) -> CudaValue:
-        """Copies a value to registers of its own, before its loop variable is overwritten."""
+        """Copies a loop-carried value to new registers, before the loop variable is overwritten."""
         p = self.p
         if not value.count:
             return p.declare(node, value.text)
@@ -127,5 +130,5 @@ class Loops:
 
 
 def extent_of(loop: Node) -> int:
-    """The trip count of a loop."""
+    """Returns the trip count of a loop node with a constant extent."""
     return int(loop.blocks[0].params[0].attrs["extent"])

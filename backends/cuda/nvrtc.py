@@ -86,7 +86,10 @@ def load() -> None:
 
 
 def answer(asked: Reply) -> Reply:
-    """Compile one request, in this process. The reply is JSON, with `error` if it failed."""
+    """Compiles the kernel of one request to a compile server, in this process.
+
+    The reply has the machine code and its resource usage, or `error` if NVRTC refuses the kernel.
+    """
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportAttributeAccessIssue]
 
     log = _Log()

@@ -132,7 +132,7 @@ class Printer:
         return value_name(self.block, node, self.memories)
 
     def declare(self, node: Node, text: str) -> CudaValue:
-        """Declare a scalar constant."""
+        """Prints a scalar constant with the value `text` for a node; returns it as a value."""
         name = self.fresh(self.hint(node))
         self.put(f"const {self.c_type(node)} {name} = {text};")
         return CudaValue(name)
@@ -273,7 +273,10 @@ class Printer:
         return bool(self.swizzles) or sum(map(bytes_of, allocs)) > STATIC_SHARED
 
     def wait(self, node: Node) -> None:
-        """Print a barrier if a statement conflicts with accesses since the last barrier."""
+        """Prints a barrier if a statement conflicts with memory accesses since the last barrier.
+
+        Then adds the accesses of the statement to those since the last barrier.
+        """
         now = touched(node, self.roots)
         if self.since.meets(now):
             self.put("__syncthreads();")
@@ -305,7 +308,10 @@ class Printer:
         return made
 
     def _index(self, node: Node, texts: Sequence[str]) -> str:
-        """Index arithmetic, which never overflows or divides by 0."""
+        """Returns the C++ text of an op on indices, which never overflows or divides by 0.
+
+        `texts`: those of the operands. Computed in 32 bits if the result provably fits.
+        """
         signs = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%"}
         if node.op in ("min", "max", "cast", "select"):
             kind = self.c_type(node)
@@ -332,19 +338,25 @@ class Printer:
         return self._arrived(node)
 
     def _arrived(self, node: Node) -> CudaValue:
-        """Lets the results of a wait for asynchronous copies denote its operands, unchanged."""
+        """Makes each result of a wait for asynchronous copies another name of its operand."""
         self.values[node] = self.values[node.args[0]]
         self.parts[node] = [self.values[a] for a in node.args]
         return self.parts[node][0]
 
     def reveal(self, memories: Sequence[Node]) -> None:
-        """Make writes of threads visible to warpgroup matmuls, which read memory asynchronously."""
+        """Prints a fence that makes writes to shared memory visible to warpgroup matmuls.
+
+        These read memory asynchronously.
+        """
         if any(m in self.swizzles for m in memories):
             self.put("reveal_shared();")
 
 
 def _subject(node: Node) -> Node:
-    """The value that a statement computes; for a write to memory, the value or index written."""
+    """Returns the node whose type decides whether a statement is printed for tiles or for scalars.
+
+    That is the node itself; for a write to memory, its operand with the written value or index.
+    """
     return node.args[WRITES[node.op]] if node.op in WRITES else node
 
 

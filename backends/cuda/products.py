@@ -26,7 +26,10 @@ class Products:
         self.p = printer
 
     def load_matrix(self, node: Node) -> CudaValue:
-        """Print nothing: each step of a matmul loads what it needs of the matrix."""
+        """Returns the row and column of a matrix in shared memory as text; prints no load.
+
+        The matmul that reads the matrix loads a part of it in each step along the contracted axis.
+        """
         p, (memory, row, column) = self.p, node.args
         pitch = p.access.strides(memory.tensor)[0]
         if node.dtype.bits != 16 or pitch % 8:
@@ -34,7 +37,11 @@ class Products:
         return CudaValue(f"{p.value(row).text}, {p.value(column).text}")
 
     def mma_sync(self, node: Node) -> CudaValue:
-        """Print steps along the contracted axis: load all rows, then columns in pairs of eight."""
+        """Prints a warp's matmul as an unrolled loop over the contracted axis.
+
+        An iteration loads all rows of the left operand, then columns of the right one in pairs of
+        eight.
+        """
         p, (a, b, c) = self.p, node.args
         if c.dtype.name != "f32" or a.dtype.name not in ("f16", "bf16"):
             raise Unprintable(f"a matmul of {a.dtype} that accumulates in {c.dtype}")
@@ -64,7 +71,10 @@ class Products:
         return made
 
     def warpgroup_mma(self, node: Node) -> CudaValue:
-        """Print steps along the contracted axis, one instruction per 64 rows of the warpgroup."""
+        """Prints a warpgroup's matmul as steps along the contracted axis.
+
+        Each step has one instruction per 64 rows of the result.
+        """
         p, c = self.p, node.args[0]
         left, right = group_operands(node)
         kind, depth = right[0].dtype.name, int(node.attrs["depth"])
@@ -101,14 +111,15 @@ class Products:
         return made
 
     def _is_own(self, node: Node) -> bool:
-        """True if the value has registers of its own that no other node reads."""
+        """True if a value has its own registers and a single reader, so they can be overwritten."""
         makes = node.op == "var" or ops.lookup(node.op).kind == "elementwise"
         return makes and not self.p.value(node).each and self.p.uses[node] == 1
 
     def _rows(self, arg: Node, depth: int) -> Callable[[str], str]:
-        """Returns a function from a row block to the text of its registers at step k.
+        """Returns a function from a block of rows to the text of its registers.
 
-        The left operand is in registers, packed in pairs; a step contracts 16 elements.
+        They belong to step k along the contracted axis, which contracts 16 elements. The left
+        operand is in registers, packed in pairs.
         """
         name = self._packed(arg, True)
         return lambda i: f"{name}[{i} * {depth // 16} + k]"

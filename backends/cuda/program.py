@@ -9,7 +9,10 @@ from stack.ir.traits import is_item, is_loop
 
 
 def grid_of(block: Block) -> tuple[list[Node], Block]:
-    """The outer grid loops of a kernel, outermost first, and the body that one program executes."""
+    """Returns the nested grid loops of a kernel, outermost first, and the innermost body.
+
+    One program, which is one thread block, executes the body for one index of each loop.
+    """
     found: list[Node] = []
     while True:
         makers = {r.args[0] if is_item(r) else r for r in block.results}

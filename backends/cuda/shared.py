@@ -69,7 +69,7 @@ def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def regions(placed: Mapping[Node, int]) -> dict[Node, Node]:
-    """Maps each array to one representative of all arrays that overlap it."""
+    """Maps each array in shared memory to one representative of the arrays that share its bytes."""
     shared = {a: a for a in placed}
     for first, at in placed.items():
         for second, start in placed.items():

@@ -69,7 +69,11 @@ class Threads:
         return self.p.value(node.args[0])
 
     def _div(self, node: Node) -> CudaValue | None:
-        """Divide many elements by one divisor: multiply by its reciprocal, if exactness allows."""
+        """Prints a division of a tile by a broadcast value as a product with its reciprocal.
+
+        None, and nothing printed, if exact results are required, if the divisor is no broadcast f32
+        value, or if computing its reciprocals would save little.
+        """
         p, (over, by) = self.p, node.args
         count, source = count_of(node.tensor), by.args[0] if by.op == "broadcast" else by
         if p.is_exact or node.dtype.name != "f32" or source is by:
@@ -95,9 +99,10 @@ class Threads:
         return CudaValue("", count, each=element) if count else CudaValue(at(element, "0"))
 
     def _renamed(self, node: Node, index: str) -> CudaValue:
-        """Returns the operand's registers in another order or repeated, without any statement.
+        """Returns a value that reads the operand's registers in another order or repeated.
 
-        `index`: the text of the index in the operand, for element `i` of the result.
+        Prints no statement. `index`: the text of the index in the operand, for element `i` of the
+        result.
         """
         source = self.p.value(node.args[0])
         if not source.count:
@@ -231,7 +236,10 @@ class Threads:
         return target
 
     def filled(self, node: Node) -> CudaValue:
-        """Returns a value in registers of its own, one per element; copies it if necessary."""
+        """Returns a value with one register per element, all of its element type.
+
+        If it has no such registers yet, they are declared and filled by a copy.
+        """
         value = self.p.value(node)
         if not value.each and self.p.c_type(node) == c_type(node.dtype):
             return value
@@ -267,7 +275,7 @@ def _index(name: str, sizes: Sequence[int], axes: Sequence[int]) -> str:
 
 
 def _scattered(name: str, parts: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> str:
-    """Returns the text of the share of some axes in a row-major index in the whole tile.
+    """Returns the text of the offset that some axes contribute to a row-major index of a tile.
 
     `name`: the row-major index over these `axes` alone, with extents `parts`; `sizes`: the extents
     of the whole tile.

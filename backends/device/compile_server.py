@@ -115,7 +115,7 @@ class CompileServer:
 
 
 def _end(fork: Fork) -> None:
-    """Kill a fork and its child processes."""
+    """Kills the process of one compilation and its child processes."""
     for end in (os.killpg, os.kill):  # it may not have a process group yet
         with contextlib.suppress(ProcessLookupError):
             end(fork.pid, signal.SIGKILL)

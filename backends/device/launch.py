@@ -31,7 +31,11 @@ def stream_of(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class TensorMapArgument:
-    """A tensor map as an argument: the number of its array, then the arguments of `TensorMap`."""
+    """A kernel argument that is a tensor map of one of the kernel's arrays.
+
+    `array` is the number of that array among the kernel's arrays; the rest are arguments of
+    `TensorMap`.
+    """
 
     array: int
     shape: tuple[int, ...]

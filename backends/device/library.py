@@ -120,7 +120,10 @@ def _cuts(node: Node) -> tuple[slice, ...]:
 
 
 def _allocating(body: Block, node: Node, space: DeviceSpace) -> Make:
-    """Returns a call in which the library allocates the result; anything else would need a copy."""
+    """Returns a call of the single op of a group, whose result torch allocates.
+
+    Used for ops that cannot write into given memory: filling an existing array would need a copy.
+    """
     call = getattr(space, f"op_{node.op}")
     places = [list(body.params).index(a) for a in node.args]
 

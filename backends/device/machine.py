@@ -11,9 +11,10 @@ from stack.target import Gpu, as_gpu, load
 
 
 def gpu_at_hand(options: Mapping[str, Any]) -> Gpu:
-    """The target of `options["device"]`; the reference GPU if none is present.
+    """Returns the target description of the GPU `options["device"]`.
 
-    Its numbers are those of its compute capability, except those that the device reports itself.
+    If none is present, that of the reference GPU. Its numbers are those of its compute capability,
+    except those that the device reports itself.
     """
     if importlib.util.find_spec("torch") is None:
         return as_gpu(None)

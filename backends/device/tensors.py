@@ -24,7 +24,7 @@ ALIGNMENT = 16  # bytes: required of an address by vector loads and TMA descript
 
 
 def shape_of(type_: TensorType) -> tuple[int, ...]:
-    """The shape of a type without size symbols."""
+    """Returns the shape of a tensor type whose sizes are all numbers."""
     return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
 
 

@@ -79,7 +79,7 @@ def _heights(p: Printer) -> list[int]:
 
 
 def store_sums(p: Printer, node: Node, target: View) -> None:
-    """Compute a dot by an instruction with tile registers, and store it to memory."""
+    """Prints a dot that accumulates in AMX tile registers, and stores the sums to memory."""
     mma = mma_of(node, p.cpu)
     assert mma is not None
     _Tiles(p, node, mma).store(target)
@@ -137,7 +137,7 @@ class _Tiles(Operands):
                 self._do("llvm.x86.tilestored64", number, memory=(place, row * F32.bytes))
 
     def _over(self, depth: int, left: str, right: str, sums: list[list[int]], turn: str) -> None:
-        """Add the products over the contracted axes from number `depth` on, in nested loops.
+        """Prints nested loops over the contracted axes from `depth` on, which add up products.
 
         `left` and `right`: the operands' addresses. `sums`: the block's tile registers.
         """
@@ -164,7 +164,10 @@ class _Tiles(Operands):
         loop(p, extent // by, add)
 
     def _ask(self, right: str, beside: int) -> None:
-        """Prefetch to L1 the tiles of the right operand that the next step reads."""
+        """Prints prefetches to L1 of the right operand's tiles for the next iteration of the loop.
+
+        That loop is over the contracted axis. `beside`: number of tiles in a row of the block.
+        """
         p, mma, row = self.p, self.mma, self.b_stride[self.axes[-1][0]]
         rows = mma.depth // mma.group
         for i in range(rows, 2 * rows):

@@ -139,7 +139,7 @@ class Compiler:
         return self.texts[body]
 
     def describe(self, func: Func, node: Node) -> Kernel:
-        """The record of a kernel."""
+        """Returns the record of a kernel node: its name, text, source lines and cost."""
         text = self.text(node)
         return describe_kernel(func, node, self.names[text], self.readable[text], "mlir")
 

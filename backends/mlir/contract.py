@@ -42,7 +42,10 @@ def cost(node: Node) -> float:
 
 
 def block(p: Printer, node: Node) -> str:
-    """Print the statements of a block node; returns its rows."""
+    """Prints the statements of a node that `is_block` accepts.
+
+    Returns the name of its value, or the names of its rows, joined by `|`.
+    """
     hint, p.hint = p.hint, ""
     made = _block(p, node)
     p.hint = hint
@@ -69,7 +72,7 @@ def _block(p: Printer, node: Node) -> str | list[str]:
 
 
 def rows(p: Printer, node: Node) -> list[str]:
-    """Returns the vectors of a block, one per row; loads them now if it is still in memory."""
+    """Returns one vector per row of a block; loads them here if the block is still in memory."""
     if not is_view(p, node):
         return p.values[node].split("|")
     where = view(p, node)

@@ -62,7 +62,10 @@ def _write(p: Printer, target: View, value: str, address: str, lanes: int) -> No
 
 
 def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:
-    """Prints loops over axes; `body` gets the current addresses in source and target."""
+    """Prints nested loops over the axes of a copy, around the statements that `body` prints.
+
+    `body` gets the current addresses in source and target.
+    """
 
     def go(depth: int, a: str, b: str) -> None:
         if depth == len(axes):
@@ -104,7 +107,7 @@ def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
 
 
 def _is_line(axis: Axis, inner: Axis) -> bool:
-    """True if `axis` is contiguous in the source, and `inner` fills a step of it in the target.
+    """True if a copy interleaves the rows that `inner` counts, each contiguous along `axis`.
 
     Only an axis of even size is accepted.
     """
@@ -112,7 +115,7 @@ def _is_line(axis: Axis, inner: Axis) -> bool:
 
 
 def _in_registers(source: View, lanes: int) -> View | None:
-    """Returns the view through which a transpose in registers reads rows of `lanes` elements.
+    """Returns the source as a transpose in registers reads it, in rows of `lanes` elements.
 
     It reads words, before or after conversion, or short elements that are packed in words. None if
     the conversion does not allow this, or if rows do not fill registers.
@@ -144,7 +147,10 @@ def _as_words(source: View, target: View) -> tuple[View, View] | None:
 
 
 def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Copies to each target row the interleaved elements of the rows along the last axis."""
+    """Prints a copy that interleaves several contiguous source rows to one target row.
+
+    The last axis counts the rows, the axis before it the lanes of a row.
+    """
     *outer, (lanes, _, _), (count, apart, _) = axes
 
     def row(a: str, b: str) -> None:
@@ -155,9 +161,9 @@ def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> Non
 
 
 def _takes_turns(p: Printer, source: View, axes: Sequence[Axis]) -> bool:
-    """True if the target has element 0 of all rows, then element 1 of all rows, and so on.
+    """True if the target interleaves the source rows: element 0 of all rows, then element 1, ...
 
-    The last axis is that of the rows; it must have more than one, and less than fill a vector.
+    The last axis counts the rows. There must be more than one, but fewer than fill a vector.
     """
     (count, _, last), others = axes[-1], axes[:-1]
     is_short = 1 < count * source.to.bytes < p.cpu.vector_bytes
@@ -188,7 +194,7 @@ def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -
 
 
 def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
-    """Returns as many vectors as `lines`, with the interleaved lanes of all of them.
+    """Interleaves the lanes of all vectors `lines`; returns as many vectors as it gets.
 
     Interleaves each half of the vectors first, then the two halves.
     """

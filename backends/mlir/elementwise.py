@@ -47,7 +47,7 @@ class Unprintable(StackError):
 
 
 class Scope(Protocol):
-    """The target of statements."""
+    """The text that statements are appended to: of a kernel, or of an elementary function."""
 
     uses: set[Function]
     cpu: Cpu
@@ -57,7 +57,7 @@ class Scope(Protocol):
         ...
 
     def number(self, value: float, dtype: DType, lanes: int) -> str:
-        """A constant, splat over the lanes."""
+        """Returns a constant; a vector with it in every lane if `lanes` is not 0."""
         ...
 
 
@@ -108,7 +108,10 @@ def _is_from_f16(node: Node) -> bool:
 
 
 def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:
-    """Print one of the combining ops of reductions, on two values."""
+    """Prints an op that combines two values, such as the add or max of a reduction.
+
+    Raises Unprintable for 16-bit floats.
+    """
     if is_short(dtype):
         raise Unprintable(f"{op} of {dtype}: kernels compute in f32")
     if dtype.is_float:
@@ -334,7 +337,10 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def as_float(scope: Scope, bits: str, dtype: DType, lanes: int) -> tuple[str, str]:
-    """A 16-bit float as LLVM's type, and that type's name, for use in the next instruction."""
+    """Bitcasts a 16-bit float, held as an integer, to LLVM's float type for one instruction.
+
+    Returns the value and the name of the type.
+    """
     t = f"vector<{lanes}x{dtype.name}>" if lanes else dtype.name
     return scope.do(f"arith.bitcast {bits} : {shaped(dtype, lanes)} to {t}"), t
 

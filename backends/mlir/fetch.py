@@ -22,7 +22,7 @@ def prefetch(p: Printer, address: str, level: int) -> None:
 
 
 class Fetch:
-    """Prefetches the cache lines of a block to L2, a few in each step of a loop.
+    """Prefetches the cache lines of a block of memory to L2, a few in each loop iteration.
 
     Does so only for a block whose rows have a constant stride.
     """
@@ -39,9 +39,9 @@ class Fetch:
         self.is_plain = len(outer) < 2  # rows with a constant stride
 
     def step(self, number: str, steps: int) -> None:
-        """Prefetch the share of step `number` of `steps` in the cache lines of the block.
+        """Prints prefetches of the cache lines that belong to iteration `number` of `steps`.
 
-        If steps remain after the last line, they prefetch it again.
+        Iterations after the last line has been prefetched prefetch it again.
         """
         if not self.is_plain:
             return
@@ -71,5 +71,8 @@ class Fetch:
 
 
 def fetches_of(p: Printer, node: Node) -> list[Fetch]:
-    """The blocks that the operands of a matmul say to prefetch during it."""
+    """Returns the prefetches to print inside a matmul: of the blocks that `fetch` ops name.
+
+    Such an op wraps an operand of the matmul and names blocks to prefetch while it is read.
+    """
     return [Fetch(p, block) for arg in node.args for block in fetched(arg)]

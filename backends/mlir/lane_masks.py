@@ -49,7 +49,10 @@ def lane_mask(p: Statements, node: Node) -> str | None:
 
 
 def _reach(index: Node) -> int | None:
-    """A bound on the size of a position and of its parts; None if it depends on data."""
+    """Returns an upper bound of the absolute value of an index and of its terms and factors.
+
+    None if no bound is known, because the index depends on data.
+    """
     if is_number(index):
         return abs(int(index.attrs["value"].array))
     if is_positions(index):

@@ -15,9 +15,9 @@ _COPY = "(!llvm.ptr, !llvm.ptr, i64) -> ()"
 
 
 class State(NamedTuple):
-    """A carried value of the loop, by its number `slot`: the copy that an iteration reads.
+    """The memory of a loop-carried value, which is number `slot` among these values.
 
-    `is_next`: the copy that the iteration writes for the next one.
+    By default the copy that an iteration reads; with `is_next`, the one it writes for the next one.
     """
 
     slot: int
@@ -25,13 +25,13 @@ class State(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A value with a single element between kernels, in a local variable of the function."""
+    """A local variable of the function for a value of one element, passed between kernels."""
 
     name: str
 
 
 class Static(NamedTuple):
-    """Memory at a fixed address, by its number among the pointers."""
+    """Memory at a fixed address, given as its number among the function's pointers."""
 
     number: int
 
@@ -40,7 +40,7 @@ Pointer = State | Cell | Static
 
 
 class LoopText:
-    """The statements of one function over a table of addresses.
+    """The text of a native loop as one function over a table of addresses.
 
     Args:
         sizes: bytes of each part of the state that is a single element; 0 for an array.
@@ -67,12 +67,15 @@ class LoopText:
                 self._move(self.entry, f"%now{slot}", f"%state{slot}", size)
 
     def fill(self, table: Table, state: Sequence[int], other: Sequence[int]) -> None:
-        """Write the addresses of the state into a table."""
+        """Writes the addresses of both buffers of each loop-carried value into a table.
+
+        `state` has the initial values; `other` the second buffers.
+        """
         for slot, pair in enumerate(zip(state, other, strict=True)):
             table[_HEAD + 2 * slot], table[_HEAD + 2 * slot + 1] = pair
 
     def cell(self, size: int) -> Cell:
-        """A new cell of `size` bytes."""
+        """Declares a local variable of `size` bytes for a value between kernels."""
         name = self._fresh("cell")
         self._alloca(name, f"i{8 * size}", 1)
         return Cell(name)
@@ -85,7 +88,7 @@ class LoopText:
         return Static(self.numbers[address])
 
     def call(self, kernel: str | int, operands: Sequence[Pointer]) -> None:
-        """Run a kernel, given by its text or address, on some memory."""
+        """Appends a call of a kernel, given by its text or address, with these operands."""
         table = self._fresh("table")
         self._alloca(table, "!llvm.ptr", len(operands))
         for i, operand in enumerate(operands):
@@ -102,7 +105,7 @@ class LoopText:
             self.body.append(f"llvm.call {code}({table}) : !llvm.ptr, (!llvm.ptr) -> ()")
 
     def test(self, flag: Pointer) -> None:
-        """Exit the loop if a bool is false."""
+        """Appends an exit from the loop that is taken if the bool at `flag` is false."""
         self.body += [
             f"%flag = llvm.load {self._name(flag)} : !llvm.ptr -> i8",
             "%go = arith.cmpi ne, %flag, %off : i8",
@@ -111,7 +114,7 @@ class LoopText:
         ]
 
     def copy(self, target: State, source: Pointer, size: int) -> None:
-        """Copy `size` bytes."""
+        """Appends a copy of `size` bytes from `source` to a loop-carried value."""
         to, start = self._name(target), self._name(source)
         if self.sizes[target.slot]:
             self._move(self.body, to, start, size)
@@ -122,7 +125,7 @@ class LoopText:
             self.body.append(move)
 
     def module(self) -> tuple[str, str]:
-        """The text, and the name of its function."""
+        """Returns the text of the MLIR module of the loop, and the name of its function."""
         held = [f"%here{s}, %beside{s}" for s in self.pairs]
         swapped = [f"%beside{s}, %here{s}" for s in self.pairs]
         first = [f"%state{s}, %other{s}" for s in self.pairs]

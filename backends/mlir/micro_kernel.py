@@ -47,7 +47,10 @@ class _MmaSums(Sums):
             self.offsets = [*self.offsets, 0]
 
     def widen_steps(self, by: int) -> None:
-        """Take `by` elements of the last contracted axis at a time."""
+        """Makes each step of the loop over the last contracted axis take `by` of its elements.
+
+        Raises Unprintable if the extent is not a multiple of `by`.
+        """
         name, extent = self.axes[-1]
         if extent % by:
             raise Unprintable(f"a contracted axis of {extent}, not a multiple of {by}")
@@ -56,7 +59,7 @@ class _MmaSums(Sums):
             strides[name] *= by
 
     def added(self, total: str, left: str, right: str) -> str:
-        """Add the products of two vectors to sums."""
+        """Returns `total` plus the products of two operand vectors, by `mma` or a multiply-add."""
         p, mma = self.p, self.mma
         if mma is None:
             return self.multiply_add(left, right, total)
@@ -70,9 +73,10 @@ class _MmaSums(Sums):
         )
 
     def without_offset(self, rows: list[list[str]]) -> list[list[str]]:
-        """Returns the sums without the contribution of the offset that operands are raised by.
+        """Returns the sums of all rows, minus those of the last row.
 
-        The last row has this contribution and is dropped. Rows without an offset are unchanged.
+        The instruction needs a left operand that is raised by an offset. The last row has the
+        contribution of this offset, and is dropped. Without an offset, the rows are unchanged.
         """
         if not self.raise_by:
             return rows

@@ -84,7 +84,7 @@ class Printer(Accesses):
         return self._assemble(total if threaded else 0, grain)
 
     def _memory(self, node: Node) -> str:
-        """The name of an argument, or of memory allocated by the kernel."""
+        """Returns the name of an array: of an argument, or of memory that the kernel allocates."""
         known = self.memories.get(node) if self.readable else None
         return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
 
@@ -136,7 +136,7 @@ class Printer(Accesses):
         return with_instructions("".join(parts), self.cpu)
 
     def body(self, block: Block) -> None:
-        """Print the nodes of an open block."""
+        """Prints every node of a block as a statement of the surrounding block."""
         for node in block.nodes:
             self.statement(node)
 
@@ -175,7 +175,10 @@ class Printer(Accesses):
         return made
 
     def _rename(self, name: str, hint: str) -> str:
-        """Rename the result of the last statement after the IR's name."""
+        """Renames a result after the IR's name `hint`, if the last printed line defines it.
+
+        Returns the new name, or else the old one.
+        """
         self.hint = hint
         new = self.fresh()
         if self.lines[-1].strip().startswith(f"{name} = "):
@@ -222,7 +225,7 @@ class Printer(Accesses):
         return name
 
     def reserve(self, name: str, size: int, kind: str) -> None:
-        """Allocate memory on the stack."""
+        """Allocates `size` elements of type `kind` on the stack, at the start of the kernel."""
         count = self.constant(f"{size} : i64")
         self.top.append(
             f"  {name} = llvm.alloca {count} x {kind} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"

@@ -86,7 +86,7 @@ class Statements:
         return f"%{self.count}" if not self.readable else f"%t{self.count}"
 
     def named(self, hint: str) -> str:
-        """A name of the program, made valid for MLIR and unique."""
+        """Returns a name like the program's `hint` that is valid in MLIR and not used yet."""
         name = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in hint)
         name = f"v{name}" if name[0].isdigit() else name
         name = f"{name}_" if _OWN.fullmatch(name) else name
@@ -121,7 +121,7 @@ class Statements:
         return self.values[node]
 
     def on_lanes(self, node: Node, lanes: int) -> str:
-        """A value as a vector of `lanes`; a scalar is repeated."""
+        """Returns the text of a value as a vector of `lanes`; a scalar is broadcast."""
         if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, lanes)
         if lanes and not node.tensor.rank:

@@ -101,7 +101,7 @@ def load_steps(p: Statements, load: Node, address: str, type_: str, mask: str = 
 
 
 def _lanes_of_mask(p: Statements, mask: str, lanes: int, picks: list[int]) -> str:
-    """Selects lanes of a mask; indices past its end give false."""
+    """Returns a mask with the lanes `picks` of another one; false for lanes past its end."""
     none = p.constant(f"dense<false> : vector<{lanes}xi1>")
     t = f"vector<{lanes}xi1>"
     return p.do(f"vector.shuffle {mask}, {none} {picks} : {t}, {t}")

@@ -66,7 +66,7 @@ class Operands:
             self.offsets = [self.row_stride * r for r in range(extents[output[0]])]
 
     def join_axes(self) -> None:
-        """Merge adjacent axes that are contiguous on both sides."""
+        """Merges adjacent contracted axes that are contiguous in both operands into one axis."""
         made: list[tuple[str, int]] = []
         for name, extent in self.axes:
             strides = self.a_stride, self.b_stride
@@ -76,7 +76,11 @@ class Operands:
         self.axes = made
 
     def is_far(self) -> bool:
-        """True if the operand with lanes is a packed panel that does not fit the L1 cache."""
+        """True if the right operand is packed for this loop order and does not fit in L1.
+
+        Packed: each index of the last contracted axis is a full vector of lanes, one after the
+        other.
+        """
         width = self.lanes * self.lane_stride
         size = width * math.prod(extent for _, extent in self.axes) * self.b.dtype.bytes
         return self.b_stride[self.axes[-1][0]] == width and size > FIRST_LEVEL
@@ -98,24 +102,30 @@ class Sums(Operands):
         self.zero = p.number(0, self.dtype, self.width)
 
     def _width(self, node: Node) -> int:
-        """Lanes of an accumulator vector."""
+        """Returns the number of lanes of an accumulator vector."""
         if self.lane_stride != 1:
             raise Unprintable("a dot whose lanes are strided in memory")
         return self.lanes
 
     def rows(self) -> list[str]:
-        """Prints the dot, and returns its sums, one or more vectors per row."""
+        """Prints the dot; returns its accumulators, one or more vectors per row of the result."""
         lefts = [at(self.p, self.a.base, offset, self.a.dtype) for offset in self.offsets]
         zeros = [self.zero] * (len(lefts) * (self.lanes // self.width))
         return self.sum(0, lefts, self.b.base, zeros)
 
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
-        """Adds the products at one index of all contracted axes to the sums."""
+        """Adds left * right, at one index of all contracted axes, to the accumulator of each row.
+
+        `lefts`: addresses of each row's element; `right`: address of the vector.
+        """
         line = self.b.read(self.p, right, self.lanes)
         return [self._multiply(left, line, total) for left, total in zip(lefts, sums, strict=True)]
 
     def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> list[str]:
-        """Sums over the axes from `depth` on, at the given addresses."""
+        """Prints loops over the contracted axes from number `depth` on; returns the new sums.
+
+        `lefts` and `right`: the operands' addresses at index 0 of these axes.
+        """
         p = self.p
         if depth == len(self.axes):
             return self.products(lefts, right, sums)
@@ -168,9 +178,9 @@ class Sums(Operands):
         return AT_ONCE if is_last and extent % AT_ONCE == 0 else 1
 
     def _near(self) -> range:
-        """Returns the offsets, in elements, of the cache lines that a step prefetches to L1.
+        """Returns offsets, in elements, of the cache lines that each iteration prefetches to L1.
 
-        They are some steps ahead in the packed panel; empty if the panel fits L1.
+        They are some iterations ahead in the packed right operand; empty if that fits in L1.
         """
         if not self.is_far():
             return range(0)
@@ -179,9 +189,10 @@ class Sums(Operands):
         return range(first, first + width, LINE // self.b.dtype.bytes)
 
     def _is_turned(self) -> bool:
-        """True if a cache line of the left operand has several rows, but only one step.
+        """True if neighbours in a cache line of the left operand are rows, not contracted elements.
 
-        Only if the steps of the last axis also touch more cache lines than fit in L1.
+        And only if the loop over the last contracted axis then touches more cache lines than fit in
+        L1.
         """
         name, extent = self.axes[-1]
         step, row = (n * self.a.dtype.bytes for n in (self.a_stride[name], self.row_stride))
@@ -196,7 +207,7 @@ class Sums(Operands):
         sums: list[str],
         add: Step,
     ) -> list[str]:
-        """Prints the loop over the steps of an axis.
+        """Prints the loop over a contracted axis from index `first` to `last`; returns the sums.
 
         If rows or later blocks are prefetched, the loop over the last axis is nested: the outer
         loop prefetches once per cache line.
@@ -231,7 +242,7 @@ class Sums(Operands):
         sums: list[str],
         body: Step,
     ) -> list[str]:
-        """Print a loop that carries the sums."""
+        """Prints a loop whose loop-carried values are the accumulators; returns its results."""
         p = self.p
         p.count += 1
         k, result = f"%k_{p.count}", f"%sum{p.count}"

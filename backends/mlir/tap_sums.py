@@ -68,9 +68,10 @@ class TapSums(Sums):
         return self._add(name, extent - whole, left, line, sums)
 
     def _add(self, name: str, count: int, left: str, right: str, sums: list[str]) -> list[str]:
-        """Adds the products of the first `count` taps of an axis to the sums of all rows.
+        """Adds the products with the first `count` window positions (taps) of an axis to the sums.
 
-        Loads each vector of the left operand once, for all rows and taps that use it.
+        The sums are those of all rows. Loads each vector of the left operand once, for all rows and
+        taps that use it.
         """
         p, by, made = self.p, self.b_stride[name], list(sums)
         lines = [at(p, right, tap * by, self.b.dtype) for tap in range(count)]

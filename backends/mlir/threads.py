@@ -15,7 +15,7 @@ SYMBOL = "stack_parallel_for"
 
 
 def prelude() -> str:
-    """MLIR text that declares the pool's entry in a module."""
+    """Returns MLIR text that declares the thread pool's entry function in a module."""
     return f"llvm.func @{SYMBOL}(!llvm.ptr, !llvm.ptr, i64, i64)\n"
 
 
@@ -36,7 +36,7 @@ llvm.func @{name}(%table: !llvm.ptr) {{
 
 
 def body(name: str) -> str:
-    """The line that opens the function of a body."""
+    """Returns the opening line of an MLIR function that runs a range of a kernel's iterations."""
     return f"llvm.func internal @{name}(%table: !llvm.ptr, %lo: i64, %hi: i64) {{\n"
 
 

@@ -28,7 +28,7 @@ VIEWS = ("cast", "fetch", "transpose", "reshape", "unfold")
 
 @dataclass(frozen=True)
 class View:
-    """The layout of a block in memory, and the conversion on reading."""
+    """A block in memory: its address, shape and strides, and the conversion when it is read."""
 
     base: str
     dtype: DType  # in memory
@@ -38,7 +38,7 @@ class View:
     raised: int = 0  # added on reading
 
     def read(self, p: Printer, address: str, lanes: int) -> str:
-        """Load `lanes` contiguous elements; 0 is a scalar."""
+        """Prints a load of `lanes` contiguous elements, converted; 0 lanes load a scalar."""
         t = shaped(self.dtype, lanes)
         align = f"{{alignment = {self.dtype.bytes} : i64}}"
         found = p.do(f"llvm.load {address} {align} : !llvm.ptr -> {t}")
@@ -50,9 +50,10 @@ class View:
 
 
 def in_memory(p: Printer, node: Node) -> bool:
-    """True if a value is in memory, possibly with another order of axes.
+    """True if the value of a node is in memory rather than in registers.
 
-    The result of an instruction with tile registers is, because the instruction stores it.
+    That holds for loads, for their transposes, casts and reshapes, and for the result of a matmul
+    that an instruction stores from tile registers.
     """
     while node.op in VIEWS or is_raised(node):
         node = node.args[0]
@@ -69,12 +70,12 @@ def fetched(node: Node) -> list[Node]:
 
 
 def is_view(p: Printer, node: Node) -> bool:
-    """True if a block with several rows is in memory."""
+    """True if a node is a tile of two or more axes whose value is still in memory."""
     return node.tensor.rank > 1 and in_memory(p, node)
 
 
 def view(p: Printer, node: Node) -> View:
-    """The view of a block in memory."""
+    """Returns the strided view of a block that is in memory; casts and transposes change it."""
     if node.op == "load":
         memory = node.args[0]
         if memory.dtype.kind == "b":
@@ -141,7 +142,7 @@ def _cut(block: View, shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def sizes(node: Node) -> tuple[int, ...]:
-    """The shape of a block or of memory."""
+    """Returns the shape of a block or of memory, whose sizes are all numbers."""
     return tuple(s for s in node.shape if isinstance(s, int))
 
 
@@ -186,7 +187,7 @@ def each_row(p: Printer, block: View) -> list[str]:
 
 
 def loop(p: Printer, size: int, body: Callable[[str], None]) -> None:
-    """Print a loop without results."""
+    """Prints a loop over [0, size) without loop-carried values; `body` prints its statements."""
     p.count += 1
     k = f"%k_{p.count}"
     zero, one = p.constant("0 : i64"), p.constant("1 : i64")

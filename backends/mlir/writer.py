@@ -39,7 +39,7 @@ def call(result: str, name: str, element: str, lanes: int, *arguments: str) -> s
 
 
 def vector(element: str, lanes: int) -> str:
-    """The text of a type."""
+    """Returns the text of a vector type of `lanes` elements, or of a scalar for one lane."""
     return element if lanes == 1 else f"vector<{lanes}x{element}>"
 
 
@@ -152,7 +152,7 @@ class Body:
         return self.fma(self.mul(x, s), self.polynomial(s, coefficients), x)
 
     def by_type(self, f32: T, f64: T) -> T:
-        """Selects a value by the element type."""
+        """Returns the first argument for a function over f32, the second for one over f64."""
         return f32 if self.element == "f32" else f64
 
     def wide(self, x: str) -> str:
@@ -162,7 +162,7 @@ class Body:
         return self.do(f"arith.truncf {x} : {vector('f64', self.lanes)} to {self.type}")
 
     def of_f64(self) -> Body:
-        """A writer of f64 statements among the statements of this one."""
+        """Returns a writer that appends f64 statements to the text of this function."""
         wide = Body("f64", self.lanes, False)
         wide.lines, wide.known = self.lines, self.known
         return wide

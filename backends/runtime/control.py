@@ -30,9 +30,10 @@ def control(node: Node, inner: Sequence[BlockProgram], device: Device) -> Make:
 
 
 def is_capturable(node: Node, inner: Sequence[BlockProgram]) -> bool:
-    """True if the host knows, without waiting for the device, which kernels run.
+    """True if a CUDA graph can capture a control flow node with blocks `inner`.
 
-    Only then can a CUDA graph capture the node.
+    Only if the host knows, without waiting for the device, which kernels run: for a call, or a loop
+    with a constant trip count, whose steps can all be captured.
     """
     is_known = node.op == "call" or node.attrs.get("trip_count") is not None
     return is_known and inner[-1].capturable
@@ -52,7 +53,10 @@ def _branch(branches: Sequence[BlockProgram]) -> Make:
 
 
 def _turns(body: BlockProgram, count: int, device: Device) -> Make:
-    """Returns a function that runs a loop body `count` times, without testing a condition."""
+    """Returns a function that runs a loop body `count` times; a result is the next operand.
+
+    Operands that the body overwrites are copied first.
+    """
     updated = body.updated
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:

@@ -55,7 +55,7 @@ class Plan:
         self.results = [self.find(r) for r in block.results]
 
     def find(self, node: Node) -> RuntimeValue:
-        """The value of a node."""
+        """Returns the runtime value that a node of the block has; for an `item`, of its tuple."""
         if is_item(node):
             return self.values[node.args[0], int(node.attrs["index"])]
         return self.values[node, 0]
@@ -149,7 +149,10 @@ class Plan:
         return self.device.opaque(node, self.call_opaque), False
 
     def _dropped(self, node: Node) -> set[int]:
-        """Results of a tuple that no `item` reads, such as values that only a loop itself uses."""
+        """Returns the numbers of the results of a node with several results that no `item` reads.
+
+        Empty for a node with one result. An example are values that only a loop itself uses.
+        """
         if not isinstance(node.type, TupleType):
             return set()
         items = (n for n in self.block.nodes if is_item(n) and n.args[0] is node)
@@ -159,7 +162,11 @@ class Plan:
         return [self._value(node, i, type_, "made") for i, type_ in enumerate(node.types)]
 
     def _written(self, node: Node, args: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """The memory of results: an operand updated in place, the arena, or a fresh allocation."""
+        """Returns the values that a kernel or library node writes, one per result.
+
+        Their memory is an operand that is updated in place, a part of the arena, or a fresh
+        allocation.
+        """
         if "updates" in node.attrs:
             return [self._view(node, args[int(node.attrs["updates"])])]
         places = node.attrs.get("at") or (-1,) * len(node.types)
@@ -175,7 +182,7 @@ class Plan:
         return value
 
     def _lay_out(self) -> None:
-        """Give intermediates their arrays in the arena, and views of static values theirs."""
+        """Allocates the arena; gives intermediates, and views of static values, their arrays."""
         arena = self.device.memory(self.arena_bytes + ALIGNMENT, "the arena of all intermediates")
         start = -self.device.address(arena) % ALIGNMENT
         for value in self.all:

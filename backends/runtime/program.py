@@ -74,7 +74,7 @@ class BlockProgram:
 
     @property
     def updated(self) -> set[int]:
-        """Inputs that a run overwrites."""
+        """Returns the numbers of the inputs whose memory a run overwrites."""
         roots = [s.outs[0].root for s in self.steps if "updates" in s.node.attrs]
         return {i for i, v in enumerate(self.inputs) if v in roots}
 
@@ -99,7 +99,7 @@ class BlockProgram:
             return self.device.seconds(marks)
 
     def turn(self, arrays: Sequence[Array], stream: int) -> list[Array]:
-        """Runs the block as one iteration of a loop; see `work`.
+        """Runs the block as one iteration of a loop, on a stream of the current device.
 
         It may overwrite the inputs in `updated`, and return inputs without copying them.
         """
@@ -134,7 +134,11 @@ class BlockProgram:
                 value.array = None
 
     def _hold(self, arrays: Iterable[Array]) -> None:
-        """Put the arrays of a call into the values: the only references kept during the call."""
+        """Stores the arrays of a call and fresh outputs in the runtime values; writes addresses.
+
+        The values are the only references to the arrays during the call. The addresses go to the
+        tables of the kernels.
+        """
         fresh = (allocate() for allocate in self.allocators)
         for value, array in zip(self.given, chain(arrays, fresh), strict=True):
             value.array = array

@@ -100,7 +100,10 @@ def _hosted(func: Func, node: Node, kind: str) -> Kernel:
 def described(
     func: Func, steps: Iterable[tuple[Node, str]], own: Callable[[Node], Kernel]
 ) -> list[Kernel]:
-    """Returns the records of steps, given with their libraries; `own` describes our kernels."""
+    """Returns the record of each step, given as its node and the library that runs it.
+
+    `own` makes the record of a kernel that we generate.
+    """
     return [
         own(node) if node.op == "kernel" else describe(func, node, library)
         for node, library in steps
@@ -108,7 +111,10 @@ def described(
 
 
 def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
-    """The steps of a lowered function, each with the library that runs it ("" for control flow)."""
+    """Returns the nodes of a function that execute as steps: kernels, library calls, control flow.
+
+    Each with the name of its library: `library`, or "" for control flow and opaque calls.
+    """
     labels = {"group": library, "contraction": library, "control": "", "foreign": ""}
     kinds = ((n, lookup(n.op).kind) for n in func.nodes)
     return [(n, labels[kind]) for n, kind in kinds if kind in labels]

@@ -33,7 +33,10 @@ class RuntimeStep:
         raise NotImplementedError
 
     def no_memory(self, device: Device, error: Exception) -> StackError:
-        """The error for a library that ran out of memory; names the results it was for."""
+        """Returns the error to raise if the library of this step ran out of memory.
+
+        It names the results that the memory was for.
+        """
         asked = sum(v.bytes for v in self.outs)
         names = ", ".join(v.what for v in self.outs)
         what = f"{self.library or self.node.op} for {names}"
@@ -133,9 +136,9 @@ class MakingStep(RuntimeStep):
 
 
 def allocating(launch: Bound, values: Sequence[tuple[RuntimeValue, Callable[[], Array]]]) -> Bound:
-    """Returns a step that allocates results and then launches.
+    """Returns a function that allocates the arrays of some values and then calls `launch`.
 
-    `values` are the results that no earlier step writes.
+    `values` are the results that no earlier step writes, each with its allocator.
     """
 
     def run(stream: int) -> None:
@@ -147,7 +150,10 @@ def allocating(launch: Bound, values: Sequence[tuple[RuntimeValue, Callable[[], 
 
 
 def releasing(launch: Bound, values: Sequence[RuntimeValue]) -> Bound:
-    """Returns a step that afterwards drops the arrays of values that no later step reads."""
+    """Returns a function that calls `launch`, then drops the arrays of values.
+
+    No later step reads these values.
+    """
 
     def run(stream: int) -> None:
         launch(stream)

@@ -54,7 +54,7 @@ class RuntimeValue:
         return value
 
     def put(self, array: Array) -> None:
-        """Set the array, and write its address into all tables."""
+        """Sets the array of the value, and writes its address to all tables that contain it."""
         self.array = array
         if self.slots:
             address = self.address(array)
@@ -62,7 +62,7 @@ class RuntimeValue:
                 table[slot] = address
 
     def get(self) -> Array:
-        """The array; a view of an array that was allocated during the call is taken here."""
+        """Returns the array of the value; for a view of another value, a view of its array."""
         if self.array is None:
             root = self.root
             assert root.array is not None, f"{self.what} is read before it is written"
@@ -70,14 +70,14 @@ class RuntimeValue:
         return self.array
 
     def tell(self, table: Table, slot: int) -> None:
-        """Write the address of the array into a slot of a table, now and at each change."""
+        """Writes the value's address to a slot of a kernel's table, now and whenever it changes."""
         root = self.root
         root.slots.append((table, slot))
         if root.array is not None:
             table[slot] = root.address(root.array)
 
     def cell(self) -> Table:
-        """A table with only the address, for kernels that take a pointer to it."""
+        """Returns a table with only this value's address, for kernels that take a pointer to it."""
         root = self.root
         if root.own is None:
             root.own = (ctypes.c_uint64 * 1)()

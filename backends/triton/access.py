@@ -107,10 +107,11 @@ def _described(
     clip: bool,
     is_64: bool,
 ) -> Access | None:
-    """The block through a descriptor: all dims up to the tile's first are rows, the rest columns.
+    """Returns how to address a tile through a tensor descriptor; None if that is impossible.
 
-    If the block may extend past the last row, and there are dims before the rows, then the rows
-    at each index of those dims are a matrix of their own (a third dimension of the descriptor).
+    The memory is a matrix: all dims up to the tile's first are rows, the rest columns. If the tile
+    may extend past the last row, and there are dims before the rows, then the rows at each index of
+    those dims are a matrix of their own (a third dimension of the descriptor).
     """
     wide = [i for i, e in enumerate(extents) if e > 1]
     if len(wide) != 2 or max(extents) > MAX_BOX:
@@ -142,7 +143,10 @@ def _described(
 
 
 def _narrow(place: str) -> str:
-    """Cast a matrix coordinate to 32 bits, which descriptors require, even if offsets have 64."""
+    """Returns the text of a matrix coordinate cast to 32 bits; constants are unchanged.
+
+    Descriptors require 32 bits, even if offsets have 64.
+    """
     return place if place.isdigit() else f"({place}).to(tl.int32)"
 
 

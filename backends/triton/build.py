@@ -59,7 +59,7 @@ class Binary:
 
     @property
     def ahead(self) -> int:
-        """Pipeline stages of its loops (iterations that are prefetched)."""
+        """The number of pipeline stages of the kernel's loops: iterations that are prefetched."""
         return int(self.meta["num_stages"])
 
     def resources(self) -> dict[str, int]:
@@ -74,7 +74,10 @@ class Binary:
 
 @cache
 def function(text: str, name: str) -> Any:
-    """The kernel of a printed module. Its source is registered where Triton looks for it."""
+    """Executes the text of a printed module, and returns its kernel `name`.
+
+    The text is registered as a source file, because Triton reads a kernel's source.
+    """
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = f"<stack triton {digest}>"
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)

@@ -163,7 +163,7 @@ NEEDS = {"erf_ratio": ("inverse",), "brief_tanh": ("inverse",)}
 
 
 def used(code: str) -> str:
-    """The source of the functions that some code calls."""
+    """Returns the source of the functions of this file that a kernel's text calls."""
     called = [name for name in FUNCTIONS if re.search(rf"\b{name}\(", code)]
     names = dict.fromkeys(n for name in called for n in (*NEEDS.get(name, ()), name))
     known = FUNCTIONS

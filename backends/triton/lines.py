@@ -13,7 +13,11 @@ _LLVM = re.compile(r"(!DILocation\(line: (\d+), .*)")
 
 
 def with_lines(text: str, lines: Sequence[str]) -> str:
-    """A stage of Triton with the source line of each line of the module ("" for none)."""
+    """Returns a stage of Triton as text, with the user's source lines.
+
+    They replace line numbers of the printed module. `lines`: the source line of each line of that
+    module; "" for none.
+    """
     text = _PLACE.sub(lambda m: "{}{}:{}:0".format(*_file(lines, int(m[2]), m[1])), text)
     return _LLVM.sub(lambda m: f"{m[1]} ; {origin(lines, int(m[2])) or 'no source line'}", text)
 

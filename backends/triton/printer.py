@@ -65,7 +65,7 @@ def either(a, b):
 
 
 def _is_line(node: Node) -> bool:
-    """True if a node loads a rank-1 tile."""
+    """True if a node loads a tile of rank 1."""
     return node.op == "load" and node.tensor.rank == 1
 
 
@@ -102,7 +102,7 @@ def _extents(chain: Sequence[Node]) -> list[int]:
 
 
 def _rounds(body: Block) -> bool:
-    """True if values are rounded to 16 bits on purpose: cast down, then up to f32 again.
+    """True if a kernel rounds values to 16 bits on purpose: casts down, then up again.
 
     LLVM would compute what is between two such casts in 16 bits, and contract it to FMA.
     """
@@ -147,7 +147,7 @@ class _Printer(Values):
     # ---- the grid
 
     def _programs(self) -> int:
-        """The size of the launch grid."""
+        """Returns the size of the launch grid: the programs of all nests of grid loops."""
         if not self.nests:
             return 1
         shared = int(self.node.attrs.get("programs") or 0)
@@ -208,7 +208,10 @@ class _Printer(Values):
             self.actual[var] = ()
 
     def _grouped(self, names: Sequence[str], extents: Sequence[int], group: int, pid: str) -> None:
-        """Print tile indices in groups of rows: a group reads few rows and shares columns."""
+        """Prints the two tile indices of a program, in an order that reuses tiles in the L2 cache.
+
+        Programs with consecutive ids cover a group of `group` rows of tiles, column by column.
+        """
         rows, lanes = extents
         self._line(f"tile = {pid} % {rows * lanes}")
         self._line(f"first = tile // {group * lanes} * {group}")
@@ -369,7 +372,7 @@ class _Printer(Values):
         self._left(node, names)
 
     def _left(self, node: Node, names: Sequence[str]) -> None:
-        """Lets a loop's node denote its results: the variables of its carried values."""
+        """Makes the text of a loop node the variables of its loop-carried values."""
         self.text[node] = ", ".join(names)
         self.actual[node] = () if len(names) > 1 else shape_of(node)
 

@@ -123,7 +123,10 @@ class Values:
     # ---- values
 
     def _value(self, node: Node) -> str:
-        """An operand in the shape that Triton's implicit broadcasting accepts."""
+        """Returns the text of an operand, in the shape in which it was printed.
+
+        Triton's implicit broadcasting extends that shape where the value is used.
+        """
         if not is_number(node):
             return self.text[node]
         value = number(node)
@@ -134,7 +137,7 @@ class Values:
         return text
 
     def _full(self, node: Node) -> str:
-        """An operand broadcast to its shape in the IR."""
+        """Returns the text of an operand, explicitly broadcast to its shape in the IR."""
         shape = shape_of(node)
         held = node.args[0] if repeats(node) else node
         if is_number(held):
@@ -180,7 +183,7 @@ class Values:
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
 
     def _product(self, node: Node) -> None:
-        """Print a matmul that was delayed in order to fuse it with an add."""
+        """Prints a delayed matmul, an operand of an add, unless it is printed already."""
         if is_contraction(node) and node not in self.text:
             self._assign(node, self._dot_text(node, ""))
 
@@ -195,7 +198,10 @@ class Values:
         )
 
     def _divides_lines(self, node: Node) -> bool:
-        """True if, in a kernel with matmuls, a tile is divided by one f32 for each of its rows."""
+        """True for an f32 division by a value with fewer elements, such as one for each row.
+
+        Only in a kernel with matmuls.
+        """
         over, by = (self.actual.get(a, ()) for a in node.args)
         return self.has_dot and node.dtype.name == "f32" and math.prod(by) < math.prod(over)
 
@@ -215,7 +221,10 @@ class Values:
         self.text[node], self.actual[node] = f"{self._value(source)}[{marks}]", shape
 
     def _settle(self, node: Node) -> None:
-        """Print a dot that was delayed in order to fuse it with an add."""
+        """Prints a matmul that was delayed in order to fuse it with an add, before another reader.
+
+        Does nothing for other nodes, and for a matmul that is printed already.
+        """
         if is_contraction(node) and node not in self.text:
             self._assign(node, self._dot_text(node, ""))
 

@@ -34,7 +34,7 @@ def _arrays() -> Any:
 
 
 class TorchFrontend:
-    """PyTorch modules and functions."""
+    """`stack.run.frontend.Frontend` for PyTorch modules and functions."""
 
     name = "torch"
 

@@ -291,7 +291,11 @@ def _numpy_aval(x: np.ndarray) -> Any:
 
 
 def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) -> bool:
-    """True if a shape is the captured one. Single symbols are bound; sums are checked later."""
+    """True if a shape matches the captured one.
+
+    A size symbol takes the first size that it stands for, stored in `sizes`; it must be the same
+    everywhere. Sizes that are sums are checked later.
+    """
     if len(shape) != len(expected):
         return False
     for size, want in zip(shape, expected, strict=True):
@@ -304,7 +308,10 @@ def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) 
 
 
 class Unflatten:
-    """Converts result arrays to the user's return value; drops a token of effects."""
+    """Converts the result arrays of a program to the user's nested return value.
+
+    Drops the token after the results that orders side effects.
+    """
 
     def __init__(self, tree: Any, avals: Sequence[Any]) -> None:
         self.tree = tree
@@ -317,7 +324,7 @@ class Unflatten:
 
 
 def _as_held(array: Any, aval: Any) -> Any:
-    """Converts an array to JAX's element type, with the weak type of the capture."""
+    """Converts a result array to JAX's element type, weakly typed if the capture's result was."""
     if aval.dtype == jax.dtypes.float0:  # the tangent of an integer; has no JAX array
         return np.zeros(aval.shape, aval.dtype)
     array = from_words(array, aval.dtype)

@@ -29,7 +29,7 @@ def device_of(values: Iterable[Any]) -> str:
 
 @cache
 def _name(device: Any) -> str:
-    """Returns the name of a JAX device as other frameworks spell it."""
+    """Returns the name of a JAX device as torch spells it, such as "cuda:1" or "cpu"."""
     if device.platform == "cpu":
         return "cpu"
     kind = "cuda" if device.platform in ("gpu", "cuda") else device.platform

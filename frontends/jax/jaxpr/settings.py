@@ -8,7 +8,7 @@ from stack.frameworks.jax_private import trace_setting_names, trace_settings
 
 
 def settings() -> tuple[Hashable, ...]:
-    """Returns their current values, as `jax.jit` stores them with each trace."""
+    """Returns the current values of JAX's settings that affect a trace."""
     return trace_settings()
 
 

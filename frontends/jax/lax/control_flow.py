@@ -99,7 +99,11 @@ def loop(
     body: Body,
     jaxprs: Sequence[Any],
 ) -> list[Node]:
-    """Builds a `while` whose body maps state to next state; large constants become state too."""
+    """Builds a `while` node from functions that import its test and its body; returns its results.
+
+    `body` maps the state (loop-carried values) to the next state. Large constants and tokens become
+    part of the state too.
+    """
     captured, tokens = s.importer.captures(jaxprs), s.importer.tokens(jaxprs)
     types = [n.tensor for n in state]
 

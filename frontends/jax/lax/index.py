@@ -26,7 +26,7 @@ from stack.ir.types import DTYPES, I32
 
 @dataclass
 class Reads:
-    """Builder of an axis rule, one axis of the indexed array at a time."""
+    """Builds the axis rule of a gather or scatter, one axis of the indexed array at a time."""
 
     axes: list[Axis] = field(default_factory=list)
     indices: list[Node] = field(default_factory=list)
@@ -141,7 +141,10 @@ def _starts(s: Site, indices: Node, axes: Sequence[int]) -> dict[int, Node]:
 
 
 def _settle_starts(s: Site, plan: _Plan, *, is_clipped: bool) -> None:
-    """Clamps every start. Unless clipping is wanted, `plan.valid` records which were in range."""
+    """Clamps the start index of each window so that the window is inside the operand.
+
+    Unless clipping is wanted, `plan.valid` records which windows were inside before.
+    """
     for axis, start in plan.starts.items():
         top = add(plan.shape[axis], mul(plan.sizes[axis], -1))
         if not is_clipped:
@@ -206,7 +209,10 @@ def _gather(
 
 
 def _narrow(s: Site, x: Node, plan: _Plan) -> Node:
-    """Cut operand axes without a start index to their window; drop those that windows lack."""
+    """Slices the operand of a gather to the window, on axes without a start index.
+
+    Then removes those of these axes that windows do not have.
+    """
     limit = [
         d if axis in plan.starts or axis in plan.shared else plan.sizes[axis]
         for axis, d in enumerate(plan.shape)
@@ -292,7 +298,10 @@ def _scatter(
 def _scatter_plan(
     s: Site, x: Node, indices: Node, updates: Node, dn: Any
 ) -> tuple[_Plan, list[str]]:
-    """Returns the plan, and the names of the axes of the updates."""
+    """Returns the plan of a scatter, and the names of the axes of its updates.
+
+    The plan is the equation's dimension numbers by operand axis.
+    """
     batch = tuple(f"b{i}" for i in range(indices.tensor.rank - 1))
     pairs = zip(dn.operand_batching_dims, dn.scatter_indices_batching_dims, strict=True)
     shared = {int(d): batch[int(i)] for d, i in pairs}

@@ -255,18 +255,24 @@ class Importer:
     # ---- nested blocks
 
     def tokens(self, jaxprs: Sequence[Any]) -> list[Node]:
-        """Returns the token operand for a block with these jaxprs; none without side effects."""
+        """Returns the token to pass to a block with these jaxprs; empty without side effects."""
         if not any(jaxpr.effects for jaxpr in jaxprs):
             return []
         return self.left or [constant(False, BOOL)]
 
     @property
     def left(self) -> list[Node]:
-        """Returns the token after the last side effect so far; empty if there was none."""
+        """Returns the token of the last side effect, as a list to return from the block.
+
+        Empty if no side effect was imported.
+        """
         return [] if self.token is None else [self.token]
 
     def captures(self, jaxprs: Sequence[Any]) -> dict[int, Node]:
-        """Returns the large constants of nested jaxprs, which a closed block takes as operands."""
+        """Returns the large constants that nested jaxprs read, by `id` of the array.
+
+        A closed block takes their nodes as operands.
+        """
         found = {id(c): c for j in jaxprs for c in constants_of(j) if id(c) in self.big}
         return {key: self.big[key] for key in found}
 
@@ -278,7 +284,11 @@ class Importer:
         tokens: Sequence[Node],
         body: Callable[[Importer, list[Node]], Sequence[Node]],
     ) -> Block:
-        """Builds a closed block: `body` gets an importer and the parameters for `names`."""
+        """Builds a closed block, whose nodes read no values from outside.
+
+        `body` gets the block's importer and its parameters `names`; more parameters are added for
+        the large constants `captured` and for `tokens`.
+        """
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
         big = dict(zip(captured, extra, strict=True))
@@ -399,12 +409,15 @@ class Site:
         return self.trace(jax.vmap(lambda *xs: bind(*xs, **params), axes, outputs), *args)
 
     def _held(self, args: Sequence[Node]) -> list[DType]:
-        """Returns JAX's element types of the operands."""
+        """Returns the operands' element types in JAX: complex where the IR has pairs of words."""
         pairs = zip(args, self.eqn.invars, strict=True)
         return [dtype_of(v.aval.dtype) if is_complex(v.aval) else a.dtype for a, v in pairs]
 
     def opaque(self, args: Sequence[Node]) -> Sequence[Node]:
-        """Builds an opaque call of JAX."""
+        """Builds an `opaque` node, which calls the equation's primitive in JAX at run time.
+
+        Raises UnsupportedOp if an operand or result is an array of typed random keys.
+        """
         from stack.frontends.jax.lax.opaque_calls import describe
 
         name = self.eqn.primitive.name

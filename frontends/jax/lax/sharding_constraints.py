@@ -31,7 +31,10 @@ _constraint.handles_words = _reshard.handles_words = True
 
 
 def _placed(s: Site, x: Node, sharding: Any, open_dims: Any) -> Node:
-    """Reshards `x` to a `NamedSharding`; for other shardings adds a note and returns `x`."""
+    """Returns `x` in a `reshard` node with the sharding that the program asks for.
+
+    If the sharding has no mesh of named axes, or is invalid for `x`, returns `x` and records why.
+    """
     shared, line = s.importer.shared, ", ".join(s.b.loc) or "no source line"
     if not isinstance(sharding, NamedSharding):
         shared.constraints.append(f"{line}: {sharding}, which has no mesh of named axes")

@@ -90,7 +90,7 @@ def _pool_axis(
 
 
 def _places(s: Site, count: Any, stride: int, taps: int, gap: int) -> Node:
-    """Returns the index along an axis of every tap of every window: `[count, taps]`."""
+    """Returns, for one axis, the operand index of each element of each window: `[count, taps]`."""
     start = window(s, constant(0, I32), count, stride)
     return window(s, start, taps, gap)
 
@@ -124,7 +124,7 @@ def _chosen(
     s: Site, x: Node, select_prim: Any, dims: Sequence[int], strides: Sequence[int],
     gaps: Sequence[int], counts: Sequence[Any],
 ) -> Reads:  # fmt: skip
-    """Returns reads of the element in `x` that each window selects.
+    """Returns the rule that reads, for each window, the element of `x` that it selects.
 
     XLA selects tap by tap: it takes the next element unless the current one compares "ge" (or "le")
     to it. So the first of equal elements is kept; if either side is nan, the next one is taken.

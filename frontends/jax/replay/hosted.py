@@ -77,7 +77,10 @@ class _Rules:
     # ---- values
 
     def _run(self, *arrays: Array, **attributes: Any) -> Sequence[Array]:
-        """Runs the primitive outside of `jit`, also within `grad` and `vmap`."""
+        """Checks the values of the operands and runs the primitive, jitted, for an eager call.
+
+        JAX also calls this for eager calls within `grad` and `vmap`.
+        """
         self.made.check_values(arrays, attributes)
         return _jitted(self.primitive, tuple(sorted(attributes.items())))(*arrays)
 

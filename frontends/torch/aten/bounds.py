@@ -99,6 +99,9 @@ def _remainder(divisor: Bounds | None) -> Bounds | None:
 def in_range(cx: Context, index: Node, size: Dim, what: str, wraps: bool = False) -> Node:
     """Returns an index that is in `[0, size)` for every argument that eager accepts.
 
+    Other arguments raise an error before the call if the index is an input; an index that is
+    computed from data is clamped, and the error is raised after the run.
+
     Args:
         wraps: if true, negative values count from the end.
     """
@@ -149,7 +152,7 @@ def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
 
 
 def _ignored(node: Node) -> int | None:
-    """Returns `n` if a node is `select(x != n, x, constant)`, which replaces n; else None."""
+    """Returns the number n of a node `select(x != n, x, constant)`; None for other nodes."""
     if node.op != "select" or node.args[0].op != "ne" or node.args[2].op != "const":
         return None
     left, right = node.args[0].args
@@ -159,7 +162,10 @@ def _ignored(node: Node) -> int | None:
 
 
 def expect(cx: Context, test: Node, text: str) -> None:
-    """Raise RuntimeError on a CPU, as eager does, unless a bool is true for all elements."""
+    """Adds a condition that is checked after a run: RuntimeError unless `test` is true everywhere.
+
+    Only on a CPU, where eager raises too.
+    """
     is_cpu = not any(f.device.type != "cpu" for f in cx.fakes if hasattr(f, "device"))
     if is_cpu and not cx.trusted and not equal(test.tensor.size, 0):
         all_hold = cx.reduce("and", test, range(test.tensor.rank))
@@ -167,7 +173,10 @@ def expect(cx: Context, test: Node, text: str) -> None:
 
 
 def nonzero(cx: Context, divisor: Any) -> Any:
-    """Returns the divisor of an op; an integer 0 raises where eager raises, on a CPU."""
+    """Returns the divisor of an op unchanged; if it is an integer, adds a check that it is not 0.
+
+    The check raises where eager raises, after a run on a CPU.
+    """
     want: TensorType = cx.want
     if not want.dtype.is_integer or want.size == 0:
         return divisor

@@ -61,7 +61,7 @@ def parts(cx: Context, x: Node) -> Pair:
 
 
 def joined(cx: Context, value: Any) -> Any:
-    """Replaces pairs by the framework's complex arrays."""
+    """Converts each pair in a result to torch's complex array; other values are unchanged."""
     if isinstance(value, list | tuple):
         return type(value)(joined(cx, v) for v in value)
     if not isinstance(value, Pair):
@@ -127,7 +127,10 @@ def _ready(cx: Context, value: Any) -> Any:
 
 
 def _side(cx: Context, value: Any, i: int) -> Any:
-    """Returns the real or imaginary part of everything; the imaginary part of a float is 0."""
+    """Returns the real (`i` = 0) or imaginary (`i` = 1) part of a value, or of each of a list.
+
+    The imaginary part of a float is 0; integers and other values are unchanged.
+    """
     if isinstance(value, list | tuple):
         return type(value)(_side(cx, v, i) for v in value)
     if isinstance(value, Pair):
@@ -142,7 +145,7 @@ def _side(cx: Context, value: Any, i: int) -> Any:
 
 
 def _pair(cx: Context, value: Any) -> Pair:
-    """Converts a number, real array or pair to a pair of the wanted type."""
+    """Converts a number, real array or pair to a pair of the real type of the op's result."""
     kind = _kind(cx)
     if isinstance(value, Pair):
         return Pair(cx.cast(value.re, kind), cx.cast(value.im, kind))

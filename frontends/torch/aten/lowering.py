@@ -180,7 +180,10 @@ class Context:
         return self.b.broadcast(small, type=x.tensor.with_shape(shape), axes=axes)
 
     def fit(self, x: Node, shape: Sequence[Dim]) -> Node:
-        """Prepares an operand of an elementwise op: in `shape`, or of rank 0 for one element."""
+        """Broadcasts an operand of an elementwise op to `shape`.
+
+        An operand with a single element becomes one of rank 0 instead, which the op broadcasts.
+        """
         if all(s == 1 for s in x.shape) and tuple(shape) != x.shape:
             return self.reshape(x, ())
         return self.broadcast(x, shape)
@@ -214,11 +217,11 @@ class Context:
         return self.b.pad(x, self.scalar(value, x.dtype), low=low, high=high, interior=zeros)
 
     def keep_axes(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
-        """Restores the reduced axes of a value, with size 1."""
+        """Reshapes a reduced value so that the reduced `axes` of `shape` are kept, with size 1."""
         return self.reshape(x, [1 if i in axes else s for i, s in enumerate(shape)])
 
     def stretch(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
-        """Broadcasts a value along the missing `axes`, to `shape`."""
+        """Broadcasts a reduced value to `shape`, along the `axes` that it lacks."""
         if not axes:
             return x
         kept = tuple(i for i in range(len(shape)) if i not in axes)
@@ -314,7 +317,10 @@ class Context:
 
 
 def _inexact(value: Any, dtype: DType) -> bool:
-    """True if rounding a number to a 16-bit type changes its f32 value."""
+    """True if a Python number has another f32 value once it is rounded to a 16-bit type.
+
+    False for nan, tensors and nodes.
+    """
     if not isinstance(value, int | float):
         return False
     held = constant(float(value), dtype).attrs["value"].array
@@ -373,7 +379,7 @@ def wide(dtype: DType) -> DType:
 
 
 def need_float(x: Node) -> None:
-    """Raise NotLowered for complex operands."""
+    """Raises NotLowered for an operand of a complex type."""
     if x.dtype.kind == "c":
         raise NotLowered("complex numbers")
 

@@ -28,7 +28,7 @@ _LOOPED = 400
 
 
 def _unmerged(cx: Context, x: Node, kept: int) -> Node | None:
-    """Returns the operand before a reshape that merged its leading axes, or None.
+    """Returns `x` with leading axes restored that a reshape had merged into one; else None.
 
     The last `kept` axes are unchanged. Torch flattens `[b, s, k]` to `[b * s, k]` for its matmuls;
     the rule of a dot does not need that.
@@ -99,7 +99,9 @@ def _mv(cx: Context, x: Node, y: Node) -> Node:
 
 
 def _plus(cx: Context, bias: Node, made: Node, beta: Any, alpha: Any, drops: bool = True) -> Node:
-    """Computes `beta * bias + alpha * made`; a reshape of the product stays outermost.
+    """Computes `beta * bias + alpha * made`, where `made` is a matmul.
+
+    If `made` is a reshape of the product, the reshape is applied after the addition.
 
     Args:
         drops: if true, a product times 0 is 0 even for nan, as in BLAS. Torch computes 16-bit

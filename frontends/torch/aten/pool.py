@@ -77,7 +77,10 @@ def _max_places(
     cx: Context, x: Node, best: Node, padded: Node, rank: int, kernel: Ints, stride: Ints,
     padding: Ints, dilation: Ints,
 ) -> Node:  # fmt: skip
-    """Returns the flat index of the first maximum of each window."""
+    """Returns for each window the index of its first maximum, flat over the spatial axes of `x`.
+
+    `best`: the maxima. `padded`: `x` with padding.
+    """
     size = math.prod(x.shape[-rank:])
     counts = best.shape[-rank:]
     first = cx.full(size, TensorType(I64, best.shape))
@@ -147,10 +150,11 @@ def _covering(
     cx: Context, values: Node, sizes: Sequence[Any], stride: Ints, padding: Ints, back: Ints,
     outside: float,
 ) -> Node:  # fmt: skip
-    """Returns for each element of the input the value of one window, from `values`.
+    """Returns for each element of the input the entry in `values` of one window that covers it.
 
-    Along each axis that is window `(position + padding) // stride - back`, counted back from the
-    last one that starts at or before the element; `outside` if there is none.
+    `values` has one entry per window. Along each axis that is window `(position + padding) //
+    stride - back`, counted back from the last one that starts at or before the element; `outside`
+    if there is none.
     """
     lead = values.tensor.rank - len(sizes)
     low, high = [0] * lead, [0] * lead
@@ -175,7 +179,10 @@ def _covering(
 
 
 def _scattered(cx: Context, grad: Node, x: Node, places: Node, rank: int) -> Node:
-    """Adds each gradient at the index that its window selected."""
+    """Computes the gradient of max pooling: adds each gradient at the index its window selected.
+
+    `places`: these indices, flat over the spatial axes of `x`.
+    """
     lead = x.shape[: x.tensor.rank - rank]
     size = math.prod(x.shape[-rank:])
     flat = cx.full(0, x.tensor.with_shape((math.prod(lead), size)))

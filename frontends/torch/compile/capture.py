@@ -76,7 +76,10 @@ def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class _Assembly:
-    """Orders parameters and results: weights, then arguments; the user's results, then writes."""
+    """Orders the parameters and results of a captured program, as `stack.compile` expects them.
+
+    Parameters are weights, then arguments; results are the user's, then new values of inputs.
+    """
 
     def __init__(
         self, fn: Any, args: tuple[Any, ...], arguments: Arguments, traced: Traced,
@@ -120,7 +123,7 @@ class _Assembly:
         )
 
     def _place(self) -> None:
-        """Computes the order of placeholders: bound tensors first, then arguments in order.
+        """Computes the order of the graph's placeholders: weights and constants, then arguments.
 
         Also their names, and for those that are arguments the number of the argument.
         """
@@ -175,7 +178,7 @@ class _Assembly:
     # ---- results
 
     def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
-        """Returns (result, target) for each result to write back to an input after a call.
+        """Returns pairs (result, target): which result is copied to which input after a call.
 
         `result` is a number among the results; a target is a bound tensor or an argument's number.
         """

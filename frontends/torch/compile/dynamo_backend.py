@@ -158,7 +158,7 @@ def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
 
 
 def _balance(options: dict[str, Any], device: str) -> float:
-    """Returns how many flops cost as much as one byte if the backend has streams; else 0."""
+    """Returns the flops that take as long as one byte of traffic; 0 if kernels cannot stream."""
     name = options.get(CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
@@ -205,7 +205,7 @@ class _Maker:
         return boxed(self.lone)
 
     def called(self, graph: GraphModule) -> Callable[..., Any]:
-        """Compiles an ATen graph; returns a callable without AOTAutograd's wrappers."""
+        """Compiles an ATen graph for calls without gradients and without AOTAutograd's wrappers."""
         made = self._make(graph, "inference")
 
         def call(*args: Any) -> Any:
@@ -216,7 +216,7 @@ class _Maker:
         return made.instead_of(bare, len(made.border.outputs))
 
     def called_late(self, graph: GraphModule, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        """Like `called`; `compiler`, of AOTAutograd, takes over once gradients are needed."""
+        """Compiles an ATen graph; `compiler` (AOTAutograd) takes over once gradients are needed."""
         self.late = Late(self.gm, self._make(graph, "forward"), compiler)
         return torch.compiler.disable(self.late.__call__, reason="it is a compiled graph")
 
@@ -259,7 +259,8 @@ class _Maker:
     ) -> tuple[str, ...]:
         """Returns the names of weights that do not change between calls, which may be frozen.
 
-        If the user asked for `freeze`, a note lists the other weights and the reason.
+        Freezing computes what depends only on them once. If the user asked for `freeze`, a note
+        lists the other weights and the reason.
         """
         given = self._given(graph)
         holders = graph.graph.find_nodes(op="placeholder")
@@ -298,7 +299,7 @@ class _Maker:
         return {n.name: self.names[i] for n, i in self._given(graph).items()}
 
     def _given(self, graph: GraphModule) -> dict[FxNode, int]:
-        """Maps AOTAutograd's placeholders (`primals_3`), where known, to positions of Dynamo's."""
+        """Maps placeholders of an ATen graph to positions of the same inputs of Dynamo's graph."""
         found: dict[FxNode, int] = {}
         for node in graph.graph.find_nodes(op="placeholder"):
             position = getattr(node.meta.get("desc"), "idx", None)
@@ -309,7 +310,7 @@ class _Maker:
         return found
 
     def _order(self, graph: GraphModule, given: dict[FxNode, int]) -> list[int]:
-        """Returns the order of parameters: weights and other bound tensors, then arguments."""
+        """Returns positions of placeholders: weights and bound tensors first, then arguments."""
         holders = graph.graph.find_nodes(op="placeholder")
         ranks = [self.ranks[given[n]] if n in given else 0 for n in holders]
         return sorted(range(len(holders)), key=ranks.__getitem__)

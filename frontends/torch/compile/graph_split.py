@@ -65,7 +65,10 @@ def compiled_in_parts(
 
 
 def _example(node: Node) -> Any:
-    """Returns a node's example value, for a part that reads it, as a leaf of autograd."""
+    """Returns the example value of a node; a tensor detached, as a leaf of autograd.
+
+    It is an input of a part of the graph that reads the node.
+    """
     held = node.meta.get("example_value")
     if not isinstance(held, torch.Tensor):
         return held
@@ -114,7 +117,7 @@ def _assume(holds: Any, text: str, line: str) -> None:
 
 @dataclass(frozen=True)
 class _Step:
-    """A callable for one part, with the nodes that it reads and returns."""
+    """A callable for one part of a graph, with the graph's nodes that it reads and returns."""
 
     call: Callable[..., Any]
     inputs: Sequence[Node]
@@ -122,7 +125,7 @@ class _Step:
 
 
 class _Steps:
-    """Calls the parts of a graph in order."""
+    """Calls the parts of a graph in order, and frees values after their last reader."""
 
     def __init__(self, gm: GraphModule, steps: Sequence[_Step]) -> None:
         self.holders = gm.graph.find_nodes(op="placeholder")

@@ -113,7 +113,7 @@ class _Torch:
         return _only(_own(made, tensors))
 
     def _refuse(self, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
-        """Raise RuleError for wrong values.
+        """Raises RuleError if values of operands or attributes are outside the operator's limits.
 
         Skipped on a GPU if the call is not the user's, or while a CUDA graph is captured: the check
         would wait for the GPU.
@@ -231,7 +231,7 @@ class _Torch:
 
 
 def _values(tensor: Tensor) -> np.ndarray:
-    """Returns an array for the check of values: integers as they are, floats as zeros."""
+    """Returns the array to check an operand's values by: integers as they are, floats as zeros."""
     if tensor.is_floating_point():
         return np.broadcast_to(np.float32(0), tuple(tensor.shape))
     return tensor.detach().cpu().numpy()
@@ -286,7 +286,10 @@ def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str,
 
 
 def _own(results: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Returns dense results, each at the start of its own memory, as torch requires."""
+    """Returns results as contiguous tensors, each at the start of its own memory.
+
+    Torch requires this of an operator. A result that shares memory with `others` is copied.
+    """
     taken = {t.untyped_storage().data_ptr() for t in others}  # 0 if there are no elements
     found: list[Tensor] = []
     for made in results:

@@ -105,7 +105,7 @@ class RankSpace(TorchSpace):
     # ---- collectives: started first, waited for later
 
     def start(self, node: Node, x: Tensor, is_free: bool = False) -> Pending:
-        """Start a collective. Calling the returned function waits for it and returns the result.
+        """Starts a collective; calling the returned function waits for it and returns its result.
 
         `is_free`: true if nobody else reads `x`, so that it may be overwritten.
         """
@@ -235,7 +235,10 @@ def _after(works: Sequence[Any], made: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _parts(x: Tensor, dim: int, ranks: Sequence[int]) -> Tensor:
-    """Splits a dim into contiguous parts in torch's rank order; no copy if they already are."""
+    """Splits a dim of `x` into one contiguous part per rank, ordered by rank number as in torch.
+
+    `ranks`: in group order. No copy if the parts already are contiguous and in this order.
+    """
     parts = x.unflatten(dim, (len(ranks), x.shape[dim] // len(ranks))).movedim(dim, 0)
     return _sorted(parts, [ranks.index(rank) for rank in sorted(ranks)]).contiguous()
 
@@ -243,7 +246,7 @@ def _parts(x: Tensor, dim: int, ranks: Sequence[int]) -> Tensor:
 def _come(held: Tensor, like: Tensor, ranks: Sequence[int]) -> Tensor:
     """Splits received bytes into tensors like `like`, one from each rank, in group order.
 
-    Torch orders them by rank number.
+    Torch orders received parts by rank number.
     """
     parts = held.view(like.dtype).view(len(ranks), *like.shape)
     return _sorted(parts, [sorted(ranks).index(rank) for rank in ranks])

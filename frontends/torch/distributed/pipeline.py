@@ -139,7 +139,10 @@ class PipelineRank:
         return sorted({self.peers[at[1]] for at in self.readers.get(name, ())} - {source})
 
     def _coming(self) -> dict[int, list[Message]]:
-        """Returns for each other rank the values that it sends to this one in a step, in order."""
+        """Returns for each other rank the messages that it sends to this rank in a step, in order.
+
+        A message is the name of a value and the number of its batch.
+        """
         found: dict[int, list[Message]] = {}
         for order in self.orders:
             for work in order:
@@ -151,7 +154,7 @@ class PipelineRank:
         return found
 
     def _receive(self, source: int, held: dict[Message, Tensor]) -> None:
-        """Receive the next value from a rank."""
+        """Receives the next message from the rank `source`, and stores its value in `held`."""
         name, batch = self.coming[source].pop(0)
         maker = self.parts[self.makers[name]]
         type_ = maker.func.results[maker.makes.index(name)].tensor
@@ -182,7 +185,10 @@ class PipelineRank:
         return held[name, batch]
 
     def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
-        """Store a value for parts of this rank; send it once to each other rank that reads it."""
+        """Stores a computed value if this rank reads it; sends it to each other rank that does.
+
+        `held`: the values stored on this rank, by name and batch.
+        """
         if any(self.peers[at[1]] == self.rank for at in self.readers.get(name, ())):
             held[name, work.batch] = value
         for target in self._targets(name, self.rank):
@@ -190,7 +196,7 @@ class PipelineRank:
             self.sent.append(dist.isend(value.contiguous(), target, channel))
 
     def _drop(self, part: ChunkProgram, work: Work, held: dict[Message, Tensor]) -> None:
-        """Delete values that no later part of this rank reads."""
+        """Deletes values that a part reads or computes, if no later part of this rank reads it."""
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):
@@ -206,7 +212,7 @@ class PipelineRank:
 
 
 def _last(places: Sequence[Place]) -> Place:
-    """Returns the reader that runs last in every schedule, of readers of one value.
+    """Returns the part that runs last in every schedule, among those that read one value.
 
     F (forward) runs before B (gradients of activations) before W (gradients of weights). Within F
     the last chunk runs last, within B and W the first one.

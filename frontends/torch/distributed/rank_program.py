@@ -120,14 +120,17 @@ class RankProgram:
 
 
 def _read_once(step: SegmentStep) -> set[Node]:
-    """Returns the values that exactly one collective of a step reads."""
+    """Returns the operands that only one of the collectives of a step reads; it may overwrite them.
+
+    Empty for a step that computes.
+    """
     nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
     read = Counter(a for n in nodes for a in n.args)
     return {n for n, count in read.items() if count == 1}
 
 
 def _bytes(held: dict[Node, Any]) -> int:
-    """Returns the bytes of the memory of values, each counted once, and of pending results."""
+    """Returns the bytes of memory of values, shared memory counted once, with pending results."""
     stores = [v.untyped_storage() for v in held.values() if isinstance(v, torch.Tensor)]
     coming = sum(int(str(n.tensor.bytes)) for n, v in held.items() if callable(v))
     return coming + sum({store.data_ptr(): store.nbytes() for store in stores}.values())

@@ -78,7 +78,7 @@ def _inner(gm: GraphModule) -> list[Node]:
 
 
 def _fix(gm: GraphModule) -> None:
-    """Replace a symbolic number by its value if guards fix it."""
+    """Replaces symbolic numbers by their values, where Dynamo's guards determine the value."""
     unguarded: set[Node] = set()
     for node in _inner(gm):
         if node.meta.get("unbacked_bindings") or not unguarded.isdisjoint(node.all_input_nodes):
@@ -91,7 +91,7 @@ def _fix(gm: GraphModule) -> None:
 
 
 def _is_number(node: Node) -> bool:
-    """True if a node returns a number, or checks an assumption about numbers."""
+    """True if a node of a Dynamo graph returns numbers only, or asserts something about numbers."""
     leaves = pytree.tree_leaves(node.meta.get("example_value"))
     is_number = any(leaf is not None for leaf in leaves) and not any(map(_is_tensor, leaves))
     return is_number or node.target is ASSUMES
@@ -109,7 +109,7 @@ def _symbols(nodes: Iterable[Node]) -> set[Any]:
 
 
 def _is_untold(node: Node) -> bool:
-    """True if Dynamo recorded no example value for a used node."""
+    """True if a node has readers but no example value, so that its size is unknown."""
     return "example_value" not in node.meta and node.op != "get_attr" and bool(node.users)
 
 
@@ -122,7 +122,10 @@ def _name(node: Node) -> str:
 
 
 def _is_elementwise(node: Node, names: frozenset[str], unknown: set[Node]) -> bool:
-    """True if a node is an operator between a tensor of known sizes and a number."""
+    """True if a node is one of the binary operators `names` and its result has a known size.
+
+    `unknown`: the data-dependent nodes, whose sizes are not known.
+    """
     is_known = node not in unknown and isinstance(node.meta.get("example_value"), torch.Tensor)
     return is_known and _name(node) in names and len(node.args) == 2 and not node.kwargs
 
@@ -131,7 +134,7 @@ def _is_elementwise(node: Node, names: frozenset[str], unknown: set[Node]) -> bo
 
 
 def _use_tensor(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
-    """Let elementwise ops read an integer as a 0-d tensor, so that torch need not run them."""
+    """Makes elementwise ops read an integer as a 0-d tensor, so that torch need not run them."""
     users = [u for u in number.users if _is_elementwise(u, _ARITHMETIC | _OF_INTEGERS, unknown)]
     users = [u for u in users if _other(u, number) is not None]
     twin = _twin(gm, number, {}) if users else None
@@ -158,9 +161,9 @@ def _other(user: Node, number: Node) -> Node | None:
 
 
 def _twin(gm: GraphModule, number: Any, made: dict[Node, Any]) -> Any:
-    """Returns a 0-d tensor with the value of an integer; an int constant is returned unchanged.
+    """Inserts a 0-d tensor with the value of an integer node; an int constant is unchanged.
 
-    None if an op that computes the integer has no tensor form. `made`: tensors found so far.
+    None if an op that computes the integer has no tensor form. `made`: tensors inserted so far.
     """
     if not isinstance(number, Node):
         return number if isinstance(number, int) else None
@@ -203,7 +206,10 @@ def _made(gm: GraphModule, before: Node, target: Any, args: tuple[Any, ...]) -> 
 
 
 def _erase(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
-    """Remove a number without readers, and the numbers that only it used."""
+    """Erases a node that computes a number, if it has no readers, and then those only it read.
+
+    `unknown`: the data-dependent nodes; erased ones are removed, and only these are erased.
+    """
     while not number.users:
         parts = [p for p in number.all_input_nodes if p in unknown]
         gm.graph.erase_node(number)
@@ -217,7 +223,10 @@ def _erase(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
 
 
 def _compiled_floats(gm: GraphModule, unknown: set[Node]) -> set[Node]:
-    """Returns the data-dependent floats that only elementwise ops and other such floats read."""
+    """Returns the data-dependent floats that need not be run by torch.
+
+    Those are read only by elementwise ops, and by others of them.
+    """
     found: set[Node] = set()
     for node in reversed([n for n in gm.graph.nodes if n in unknown]):
         is_float = isinstance(node.meta.get("example_value"), torch.SymFloat)

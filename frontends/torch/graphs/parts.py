@@ -34,7 +34,7 @@ class Part:
 
 
 def graph_parts(gm: GraphModule, chosen: Container[Node]) -> list[Part]:
-    """Cut a graph wherever chosen and other nodes alternate."""
+    """Cuts a graph into parts that consist only of `chosen` nodes or only of others, in order."""
     parts: list[Part] = []
     entered = _Modes(torch.is_grad_enabled(), ())
     modes, nodes = entered, list[Node]()
@@ -55,13 +55,13 @@ def graph_parts(gm: GraphModule, chosen: Container[Node]) -> list[Part]:
 
 @dataclass(frozen=True)
 class _Modes:
-    """The gradient mode, and the nodes that have entered autocast."""
+    """The modes at a point of a graph: gradients, and the nodes that entered autocast."""
 
     grad: bool
     autocasts: tuple[Node, ...]
 
     def after(self, node: Node) -> _Modes:
-        """Returns the modes after a node that sets one."""
+        """Returns the modes after a node that sets gradients, or enters or leaves autocast."""
         if node.target is SET_GRAD:
             return _Modes(bool(node.args[0]), self.autocasts)
         if node.target is ENTER_AUTOCAST:

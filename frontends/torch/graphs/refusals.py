@@ -81,7 +81,7 @@ def _is_refused(node: Node) -> bool:
 
 
 def _is_torchs(node: Node) -> bool:
-    """True if a call is one of torch's functions without other effects than its results."""
+    """True if a node calls a function of torch that has no effects besides its results."""
     target: Any = node.target
     if node.op == "call_method":
         return True
@@ -128,7 +128,10 @@ def _small(tensor: torch.Tensor, most: int | None) -> _Small:
 
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
-    """True if a call succeeds on small tensors filled with `fill`, or might with other values."""
+    """True if eager does not refuse a call on small tensors filled with `fill`.
+
+    Also if it fails only for these values, or if torch cannot fill such a tensor.
+    """
     try:
         leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
     except NotImplementedError:

@@ -48,7 +48,10 @@ def viewed_by(node: FxNode) -> Iterator[FxNode]:
 
 
 def _viewed(node: FxNode) -> FxNode | None:
-    """Returns the operand whose memory a node's value shares; None if there is none."""
+    """Returns the operand that a node's value is a view of, because it has the same storage.
+
+    None if there is none.
+    """
     value = example_of(node)
     if value is None:
         return None
@@ -122,7 +125,7 @@ Part = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset in
 
 @dataclass(frozen=True)
 class Place:
-    """The location of a result.
+    """The memory of a result of a graph: an argument, a fresh value, or a view of one.
 
     Attributes:
         base: number of an argument of the graph; after the arguments, fresh values are counted.
@@ -134,7 +137,9 @@ class Place:
 
 
 class Border:
-    """The results of a graph, as fresh values and as views of inputs and fresh values.
+    """The results of a graph, as fresh values and as views of arguments and fresh values.
+
+    A fresh value is computed by the compiled program, in memory of its own.
 
     Attributes:
         fresh: the nodes that the compiled program computes, each once.
@@ -178,7 +183,7 @@ class Border:
         return found
 
     def _source(self, output: FxNode) -> FxNode:
-        """Returns the fresh value or input that an output is, or is a view of.
+        """Returns the argument or fresh value whose memory an output shares, or the output itself.
 
         A view is itself a fresh value if no other output shares the rest of its memory.
         """
@@ -218,13 +223,16 @@ class Border:
         return Place(number, part) if is_known and value.dtype is whole.dtype else None
 
     def returned(self) -> list[int] | None:
-        """Returns for each output the number of its fresh value; None if one is not fresh."""
+        """Returns for each output the number of its fresh value; None if some output is not one."""
         places = {f: i for i, f in enumerate(self.fresh)}
         is_fresh = all(isinstance(o, FxNode) and o in places for o in self.outputs)
         return [places[o] for o in self.outputs] if is_fresh else None
 
     def unread(self) -> list[int]:
-        """Returns the numbers of the inputs that `results` does not read; a call may free them."""
+        """Returns the numbers of the arguments that `results` does not read; a call may free them.
+
+        `results` makes the graph's results from its arguments and fresh values.
+        """
         read = {self._inputs[o] for o in self.outputs if o in self._inputs}
         for program in (self._program, *(p for _, _, p in self._of_inputs)):
             read.update(() if program is None else program.places)

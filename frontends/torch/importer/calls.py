@@ -145,7 +145,7 @@ class Calls:
             return self._opaque(node, given, more, want, str(error))
 
     def _settled(self, out: Any, want: Any) -> Any:
-        """Returns a lowering's result, reshaped to the sizes that torch traced.
+        """Returns the result of a lowering, reshaped to the sizes that torch traced (`want`).
 
         Raises NotLowered if it has another element type, rank or number of results.
         """
@@ -204,7 +204,7 @@ class Calls:
 
 
 def _moves(name: str) -> bool:
-    """True if an op, such as `aten.view.default`, only moves elements."""
+    """True if an op, given by its name such as `aten.view.default`, moves elements unchanged."""
     return name.split(".")[1].removesuffix("_copy") in _MOVES or name.split(".")[1] in _MOVES
 
 

@@ -120,9 +120,10 @@ def _loop(
     outer: Importer, state: Sequence[Node], params: Sequence[Node], test: tuple[Builder, Node],
     body: tuple[Importer, Sequence[Node]],
 ) -> list[Node]:  # fmt: skip
-    """Builds a loop and returns its final state.
+    """Builds a `while` node and returns the final values of its state.
 
-    Promises of a step have to hold in all steps, so they are part of the state.
+    The checks that the body adds for after the run (promises) have to hold in all iterations, so
+    their bools are part of the state.
     """
     b, holds = test
     inner, after = body
@@ -137,7 +138,10 @@ def _loop(
 
 
 def _promise(cx: Context, promises: Sequence[Promise], holds: Sequence[Node]) -> None:
-    """Register a block's promises outside, with the results that report them."""
+    """Adds the promises of a block, checked after a run, to the code around it.
+
+    `holds`: the block's results that are their bools.
+    """
     pairs = zip(promises, holds, strict=True)
     cx.promises.extend(Promise(h, p.error, p.text) for p, h in pairs)
 
@@ -152,13 +156,13 @@ def _tensors(cx: Context, operands: Sequence[Any]) -> list[Node]:
 
 
 def _inside(operands: Sequence[Any], params: Sequence[Node]) -> list[Any]:
-    """Replaces the tensors among operands by the parameters of a block."""
+    """Replaces the tensors among the operands of a control flow op by the block's parameters."""
     left = iter(params)
     return [next(left) if isinstance(v, Node | Pair) else v for v in operands]
 
 
 def _state(groups: dict[str, Sequence[Node]]) -> tuple[list[Node], list[list[Node]]]:
-    """Returns the values of all groups, and parameters for each group."""
+    """Returns the values of all groups in one list, and new block parameters for each group."""
     params = [
         [param(f"{name}.{n}", v.type) for n, v in enumerate(values)]
         for name, values in groups.items()

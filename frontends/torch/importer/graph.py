@@ -228,7 +228,11 @@ class _Importer(Calls):
         return value
 
     def _as_given(self, value: Node) -> Node:
-        """Returns a parameter, which is passed in memory order, with the caller's order of axes."""
+        """Returns a parameter with its axes in the order in which torch's graph sees them.
+
+        Programs get arrays with their axes in memory order, or as flat memory if they are not
+        dense.
+        """
         order = self.orders.get(value)
         if isinstance(order, Apart):
             return order.read(self.cx, value)
@@ -324,10 +328,10 @@ class _Importer(Calls):
         self.b.names.setdefault(node, name)
 
     def _assign(self, made: Any, node: FxNode) -> None:
-        """Name a value after the variable that its source line assigns it to, if any.
+        """Names the value of `node` after the user's variable that its source line assigns it to.
 
         This name replaces the op's name. If two variables have the same value, the first one names
-        it.
+        it. Does nothing if there is no variable.
         """
         name = self.variables.get(node)
         if name is not None and isinstance(made, Node) and made not in self.assigned:
@@ -360,7 +364,7 @@ class _Importer(Calls):
 
 
 def _opaque(func: Func) -> Iterator[Node]:
-    """Returns the opaque calls of a function, including nested blocks."""
+    """Yields the opaque nodes of a function, including those in nested blocks."""
     return (node for _, node in walk(func.body) if node.op == "opaque")
 
 

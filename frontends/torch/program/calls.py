@@ -26,7 +26,7 @@ from stack.run.frontend import Captured
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One leaf of the arguments: a tensor's number among the inputs, or a fixed value."""
+    """A value in the nested example arguments: a tensor, by its number, or else a fixed value."""
 
     name: str
     tensor: int | None
@@ -34,7 +34,7 @@ class _Leaf:
 
 
 class Arguments:
-    """The structure of the example arguments, and the match of later calls against it."""
+    """The nested structure of the example arguments; later calls must have the same one."""
 
     def __init__(self, fn: Any, args: Sequence[Any]) -> None:
         self.signature = _signature(fn)
@@ -152,7 +152,10 @@ class TorchCaptured(Captured):
 
 
 class Call:
-    """Converts user arguments to tensors, and remembers them for results that are written back."""
+    """Converts a user's arguments to the tensors of the program, after checking them.
+
+    Remembers them, since some results are written back to them or return them.
+    """
 
     def __init__(
         self, arguments: Arguments, func: Func, bound: int, checks: Sequence[IndexCheck],
@@ -206,7 +209,7 @@ def check_tensor(p: Node, tensor: torch.Tensor) -> None:
 
 
 def check_text(check: IndexCheck) -> str:
-    """Returns the text of an index check."""
+    """Returns the text of an index check: the op, the parameter, and the bounds of its values."""
     besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
     name = check.param.attrs["name"]
     return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
@@ -244,7 +247,11 @@ class Template:
 
 
 class Finish:
-    """Converts results to the user's return value; writes mutated inputs and buffers back."""
+    """Converts the results of a program to the user's return value.
+
+    Before, it raises the errors of conditions that are checked after a run, and copies new values
+    to inputs and buffers that the program writes to.
+    """
 
     def __init__(
         self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],

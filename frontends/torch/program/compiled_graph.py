@@ -106,11 +106,14 @@ class Graph:
             self._compiled({})
 
     def near(self, args: Sequence[Any]) -> list[Any] | None:
-        """Returns the results by the fast path if it accepts the arguments, else None."""
+        """Returns the results of the fast path (a call by addresses); None if it does not apply.
+
+        It applies to arguments with the same layouts as those of an earlier call.
+        """
         return None if self.short is None or _PREPARING.get() else self.short(args)
 
     def instead_of(self, around: Callable[..., Any], count: int) -> Callable[..., Any]:
-        """Returns a callable that tries the fast path before `around`.
+        """Returns a callable that tries the fast path (a call by addresses) before `around`.
 
         `around` is the call with AOTAutograd's wrappers; it returns the first `count` results.
         """
@@ -130,7 +133,10 @@ class Graph:
         return self._called(args) if found is None else found
 
     def _called(self, args: list[Any]) -> list[Any]:
-        """Calls the graph with all checks and error messages; learns the fast path."""
+        """Runs the graph with all checks, and prepares the fast path for arguments like these.
+
+        Raises `Prepared` instead if the call is only to compile the graph.
+        """
         arrays = self._arrays(args)
         sizes = {n: args[i] for n, i in self.loose.items() if isinstance(args[i], int)}
         if _PREPARING.get():
@@ -149,7 +155,7 @@ class Graph:
         return self.border.results(args, self._fresh(found, passed))
 
     def _direct(self) -> list[int] | None:
-        """Returns for each result its number among the values that the program computes.
+        """Returns for each result of the graph its number among the program's results.
 
         None if a result is an input, a view or a copy, or has its axes in another order in memory.
         """
@@ -159,7 +165,10 @@ class Graph:
         return [self.numbers[self.imported.outputs[i]] for i in own]
 
     def _own(self) -> list[int] | None:
-        """For each result, its index among the fresh values; None if some result shares memory."""
+        """Returns for each result its number among the fresh values, which the program computes.
+
+        None if some result is an input or shares memory.
+        """
         return self.border.returned() if self._is_own() else None
 
     def _is_own(self) -> bool:
@@ -184,7 +193,10 @@ class Graph:
         return Shortcut(self.inputs, places, tuple(laid), tuple(results)) if is_laid else None
 
     def _learned(self, args: Sequence[Any], arrays: Sequence[Any]) -> Direct | None:
-        """Returns the fast path for arguments like these, or None."""
+        """Returns a call by addresses for arguments with the layouts of these; None if impossible.
+
+        `arrays`: the arguments as the program gets them.
+        """
         if self.shortcut is None or not all(isinstance(a, torch.Tensor) for a in args):
             return None
         if not self.func.results:
@@ -198,7 +210,7 @@ class Graph:
         return self.shortcut.near(program, args, arrays, self.func.results, kept)
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
-        """Returns a tensor for each parameter, axes in memory order."""
+        """Returns a tensor for each parameter of the program, with its axes in memory order."""
         if self.is_plain:
             return [*args]
         views = iter(self.views(args) if self.views is not None else ())
@@ -211,7 +223,11 @@ class Graph:
         return arrays
 
     def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
-        """Returns the fresh values of the border, each in memory of its own."""
+        """Returns the graph's fresh values from the program's results, each in memory of its own.
+
+        `passed`: values that are parameters of the program, with their arrays. Raises the error of
+        a condition that is checked after a run.
+        """
         found = kept_promises(found, self.imported.promises)
         taken: set[Node] = set()
         fresh: list[torch.Tensor] = []
@@ -255,7 +271,7 @@ def _as_it_lies(tensor: torch.Tensor, order: Order | Apart | None) -> torch.Tens
 
 
 def _loose_sizes(imported: Imported) -> dict[str, int]:
-    """Maps each symbol that no parameter's shape determines to its size argument's position."""
+    """Maps each symbol that no parameter's shape contains alone to its size argument's position."""
     told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
     found: dict[str, int] = {}
     for place, size in imported.sizes.items():

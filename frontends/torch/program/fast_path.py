@@ -82,7 +82,10 @@ class Shortcut:
         return run if results == own else _with_views(run, results, self.inputs)
 
     def of_views(self, args: Sequence[Any]) -> Direct | None:
-        """Like `near`, for a graph whose results are only arguments and views of arguments."""
+        """Like `near`, for a graph whose results are only arguments and views of arguments.
+
+        Returns None if the views may need gradients or a torch function mode observes them.
+        """
         if not self._has_plain_views(args):
             return None
         is_alike, nothing = layout_check(args), []
@@ -102,9 +105,9 @@ class Shortcut:
         return not views or not (has_gradients or has_function_mode())
 
     def _alone(self, place: Place, layouts: list[Layout], numbers: Sequence[int]) -> Place:
-        """Returns the place of a result without its view, if no other result has the same base.
+        """Replaces a view of a whole fresh value by the value, if no other result shares it.
 
-        The view must have all elements of the base, which then gets the layout of the view.
+        The value then gets the sizes and strides of the view, in `layouts`. Else returns `place`.
         """
         is_shared = sum(other.base == place.base for other in self.results) > 1
         if place.part is None or place.base < self.inputs or is_shared:
@@ -188,7 +191,7 @@ def passed_on(gm: GraphModule, examples: Sequence[Any], shortcut: Shortcut | Non
 
 
 def _is_same(told: Any, place: Place, inputs: int) -> bool:
-    """True if AOTAutograd's alias information of a result agrees with a `Place`."""
+    """True if AOTAutograd's alias information about a result, `told`, agrees with its `Place`."""
     kind = told.output_type.name
     if kind in _OF_INPUTS:
         is_itself = kind == "is_input"

@@ -68,9 +68,10 @@ def _channels_second(node: Node, at: Any, x: Tensor, w: Tensor, call: Call) -> T
 
 
 def turned(w: Tensor, groups: int) -> Tensor:
-    """Returns the weight of the transposed convolution: taps reversed, channels swapped.
+    """Returns a convolution's weight as the transposed convolution needs it.
 
-    Per group: `[g * a, b, k...]` becomes `[g * b, a, k...]`.
+    Taps (kernel positions) are reversed, and channels swapped per group: `[g * a, b, k...]` becomes
+    `[g * b, a, k...]`.
     """
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     split = split.flip(tuple(range(3, split.dim())))
@@ -146,7 +147,7 @@ def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
 
 
 def _spread(x: Tensor, gaps: Sequence[int]) -> Tensor:
-    """Inserts zeros between elements, `gap` steps apart."""
+    """Inserts zeros between elements of the spatial axes, which are then `gap` positions apart."""
     for axis, gap in enumerate(gaps, 2):
         zeros = [torch.zeros_like(x)] * (gap - 1)
         wide = torch.stack([x, *zeros], dim=axis + 1).flatten(axis, axis + 1)

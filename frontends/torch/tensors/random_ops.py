@@ -108,7 +108,10 @@ def normal(mean: Any, std: Any, generator: Any = None) -> Any:
 
 
 def _memory_order(x: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Returns the axes of an empty copy of `x`, outermost first, and the inverse order."""
+    """Returns the axes of an empty copy of `x` in memory order, outermost first.
+
+    Also returns the inverse permutation.
+    """
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda axis: strides[axis], reverse=True)
     return order, sorted(range(x.dim()), key=order.__getitem__)

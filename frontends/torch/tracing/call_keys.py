@@ -76,7 +76,10 @@ def _key(value: Any, found: dict[int, FakeTensor]) -> Hashable:
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor or its memory by number: of an operand, or of a new value."""
+    """A reference, in a description of a call, to a tensor or its memory.
+
+    It is a number among the call's operands, or else among its new values.
+    """
 
     is_operand: bool
     number: int
@@ -108,7 +111,7 @@ class Learner:
 
 
 class Maker:
-    """Creates the tensors that `Learner` described, for other operands with an equal key."""
+    """Creates fake tensors from the descriptions of `Learner`, for a call with an equal key."""
 
     def __init__(self, operands: Operands) -> None:
         storages = (t.untyped_storage() for t in operands.tensors)
@@ -130,7 +133,7 @@ class Maker:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Applies a function to the leaves of nested arguments or results."""
+    """Returns nested arguments or results with a function applied to each innermost value."""
     if isinstance(value, list | tuple):
         return type(value)([mapped(v, change) for v in value])  # pyright: ignore
     if isinstance(value, dict):
@@ -141,7 +144,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Returns the leaves of nested arguments or results."""
+    """Returns the innermost values of nested arguments or results, in order."""
     found: list[Any] = []
     mapped(value, found.append)
     return found

@@ -99,7 +99,7 @@ def _alias(fake: FakeTensor) -> FakeTensor:
 
 
 def _is_own(graph: GraphModule) -> bool:
-    """True if every result is a tensor in memory of its own."""
+    """True if each result of a graph is a tensor that shares memory with no input or result."""
     given = {memory_of(n.meta["val"]) for n in graph.graph.find_nodes(op="placeholder")}
     results: Any = graph.graph.output_node().args[0]
     if not all(isinstance(r, Node) and _is_tensors(r.meta.get("val")) for r in results):
@@ -172,7 +172,11 @@ class _Tracing(Interpreter):
         return found, written
 
     def _replace(self, written: Sequence[tuple[Any, Any]]) -> None:
-        """Use the new value of each written operand in the nodes that follow."""
+        """Makes the nodes that follow read the new value of each written operand.
+
+        Raises _Writes if the operand is an argument, if its strides change, or if another value
+        views its memory.
+        """
         for old, new in written:
             memory = memory_of(old)
             if memory in self.given or new.stride() != old.stride():
@@ -191,7 +195,7 @@ def _swapped(old: Any, new: Any, value: Any) -> Any:
 
 
 def _since(last: Node) -> Iterator[Node]:
-    """Yields the nodes of a graph after one."""
+    """Yields the nodes of a graph that follow a node."""
     node = last.next
     while node.op != "root":
         yield node
@@ -199,7 +203,7 @@ def _since(last: Node) -> Iterator[Node]:
 
 
 def _gives_only(node: Node) -> bool:
-    """True if an op has no effect besides its results."""
+    """True if a node has no effect besides its results: it writes to nothing and draws nothing."""
     if node.op != "call_function":
         return True
     if not isinstance(node.target, OpOverload):

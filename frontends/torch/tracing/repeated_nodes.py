@@ -47,7 +47,7 @@ class _Pattern:
 
 
 class Alike:
-    """The ops that one tracer traced for calls, to copy them for calls with equal keys."""
+    """The ATen ops that a trace recorded for each call, to copy them for calls with equal keys."""
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
@@ -68,22 +68,26 @@ class Alike:
         return [self._node(tensor) for tensor in operands.tensors]
 
     def _node(self, tensor: Any) -> Node | None:
-        """Returns the tracer's node for a tensor; None for one that it knows as a constant."""
+        """Returns the tracer's graph node for a tensor; None for a constant or unknown tensor."""
         slot = get_proxy_slot(tensor, self.tracer, None)
         return None if slot is None or slot.constant is not None else slot.proxy.node
 
     def slots(self, operands: Operands | None) -> Sequence[tuple[Any, Any]]:
-        """Returns the tracer's slots of operands, which a write changes."""
+        """Returns each operand with the tracer's record of it, which a traced write replaces."""
         tensors = operands.tensors if operands is not None else ()
         return [(tensor, get_proxy_slot(tensor, self.tracer)) for tensor in tensors]
 
     def restore(self, slots: Sequence[tuple[Any, Any]]) -> None:
-        """Restore the tracer's slots of operands."""
+        """Restores the tracer's records of operands, as `slots` returned them before a write."""
         for tensor, slot in slots:
             set_proxy_slot(tensor, self.tracer, slot)
 
     def learn(self, operands: Operands, made: Sequence[Node], found: Found) -> None:
-        """Store the ops traced for a node, if they can be copied for other operands."""
+        """Stores the ops traced for a call, if they can be copied for other operands.
+
+        They can if they read only operands of the call and each other's results. `made`: their
+        nodes; `found`: the result of the call.
+        """
         nodes: dict[Node | None, Ref]
         nodes = {node: Ref(True, i) for i, node in enumerate(self._nodes(operands))}
         nodes |= {node: Ref(False, i) for i, node in enumerate(made)}
@@ -103,7 +107,7 @@ class Alike:
         self.known[operands.key] = pattern
 
     def again(self, n: Node, operands: Operands) -> Found:
-        """Copies the ops of an equal node that was traced before."""
+        """Copies the ops of an equal, earlier call to the graph, and returns their result."""
         pattern = self.known[operands.key]
         meta = {name: n.meta[name] for name in _ORIGIN if name in n.meta}
         meta["from_node"] = [origins.NodeSource(n, "", origins.NodeSourceAction.CREATE)]

@@ -135,7 +135,7 @@ def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
 
 
 class _Yield(Exception):
-    """Stops the user's function once its graph has received its inputs."""
+    """Raised to stop the user's function as soon as the traced graph has received its inputs."""
 
 
 class Traced:

@@ -52,7 +52,7 @@ def _is_about_gradients(node: torch.fx.Node) -> bool:
 
 
 def repeats(graph: GraphModule) -> bool:
-    """True if a backward pass can recompute these ATen ops from their inputs.
+    """True if a backward pass can compute these ATen ops again with the same results.
 
     It cannot redraw the same random numbers, nor recover the old value of a cloned input.
     """
@@ -60,7 +60,7 @@ def repeats(graph: GraphModule) -> bool:
 
 
 class Late:
-    """Calls a graph without gradients until the first backward pass.
+    """Calls a graph compiled without gradients, and compiles its backward pass on first use.
 
     Attributes:
         forward: computes the results.
@@ -106,7 +106,7 @@ class Late:
         return self.derived
 
     def again(self, graph: GraphModule) -> Callable[[list[Any]], list[Any]] | None:
-        """Returns AOTAutograd's forward graph, run by the graph that is already compiled.
+        """Returns a stand-in for AOTAutograd's forward graph: runs the graph compiled before.
 
         It returns the results, then the arguments that the backward pass reads. None if the
         backward pass saves values that are not arguments.

@@ -93,7 +93,7 @@ def _outputs(graph: Graph) -> Any:
 
 
 def _before(outputs: Iterable[Any]) -> set[Node]:
-    """Returns the nodes that outputs are computed from."""
+    """Returns the nodes that the outputs are computed from, directly or not, and the outputs."""
     found: set[Node] = set()
     pending = [n for n in outputs if isinstance(n, Node)]
     while pending:
@@ -105,7 +105,7 @@ def _before(outputs: Iterable[Any]) -> set[Node]:
 
 
 class _Cut:
-    """A joint graph, its IR function, and the values at which the function is cut."""
+    """Cuts a joint graph of torch into forward and backward, where our partition pass decides."""
 
     def __init__(self, joint: GraphModule, num_fwd_outputs: int, names: Mapping[str, str]) -> None:
         self.joint = joint
@@ -177,7 +177,7 @@ class _Cut:
         return private.cut_joint(self.joint, kept, self.num_fwd_outputs)
 
     def _known(self) -> dict[ir.Node, Node]:
-        """Maps each IR value to torch's node for it.
+        """Maps IR values of the forward pass to torch's nodes for them.
 
         Of several copies, the row-major one is taken. Of an input and its clone, the clone: the
         input may be overwritten before it is read.
@@ -198,7 +198,11 @@ class _Cut:
         return known
 
     def _computed(self, wanted: Sequence[ir.Node], known: Mapping[ir.Node, Node]) -> list[Node]:
-        """Adds nodes that compute the forward values for which torch has no node."""
+        """Adds a torch node for each forward value in `wanted`; returns these nodes, in order.
+
+        Torch has no node for these values, so they are computed from values that have one
+        (`known`).
+        """
         if not wanted:
             return []
         read = [n for n in ir.topological(wanted, lambda n: n not in known)]

@@ -52,7 +52,11 @@ def with_images(passes: Modules, num_fwd_outputs: int) -> Modules:
 
 
 def _images(forward: GraphModule) -> set[Node]:
-    """Returns inputs and results of convolutions on tensor cores, and images computed from them."""
+    """Returns the nodes whose results are images, to store them channels last.
+
+    Those are operands and results of convolutions on tensor cores, and values that elementwise and
+    similar ops compute such operands from, or compute from any of them.
+    """
     found: set[Node] = set()
     for node in forward.graph.nodes:
         if node.target is aten.convolution.default and _on_tensor_cores(node):
@@ -101,7 +105,10 @@ def example_of(node: Node) -> torch.Tensor | None:
 
 
 def _alike(operand: Node, node: Node) -> bool:
-    """True if both are images of the same batch; an op with several results counts as its first."""
+    """True if both nodes' results are non-empty tensors of equal rank and batch size.
+
+    An op with several results counts as its first.
+    """
     first, second = _example(operand), _example(node)
     if first is None or second is None or first.dim() != second.dim():
         return False

@@ -30,7 +30,7 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Unfold(Pass):
-    """Turn convolutions with channels last into matmuls of windows."""
+    """Turn convolutions into matmuls of windows, except those left to a library."""
 
     name: ClassVar[str] = "unfold"
 

@@ -56,7 +56,10 @@ class GemmPolicy(Policy):
 
 
 def product_domain(roles: Roles) -> Domain:
-    """Returns the axes of a matmul: b (batches and panels), m (rows), n (columns), k (depth)."""
+    """Returns the axes of a matmul: b (batches and panels), m (rows), n (columns), k (depth).
+
+    Leaves out b and m if their extent is 1.
+    """
     sizes = roles.sizes
     many = prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
     rows, columns = product_extents(roles)

@@ -16,7 +16,7 @@ from stack.passes.tiling.frame import CannotTile
 
 @dataclass(frozen=True)
 class StreamShape:
-    """The roles of the axes of a stream's states. An axis is named by its iteration variable.
+    """The roles of the axes of a stream's states and results, named by their iteration variables.
 
     Attributes:
         row: the axis of the rows of a tile; "" if it has none.

@@ -24,11 +24,12 @@ MOST = 64  # most calls with random arguments
 
 
 def calls(func: Func, file: str, enough: int) -> Calls:
-    """Returns the arguments of sample calls: those in `file`, or else about `enough` random ones.
+    """Returns the arguments of sample calls: those in `file`, or else `enough` random ones, but at
+    least one and at most MOST.
 
     Raises:
-        UsageError: no such file, an argument that it lacks or has in another shape, or one that
-            cannot be random: integers, and symbolic sizes.
+        UsageError: no such file, an argument that it lacks, has in another shape or for another
+            number of calls, or one that cannot be random: no floats, or a symbolic size.
     """
     if file:
         return _of_file(func, Path(file))

@@ -178,7 +178,10 @@ class Candidate:
     # ---- normal form
 
     def build(self) -> dict[Node, Replacement] | None:
-        """Returns the replacements; None if the stream is not profitable."""
+        """Returns the replacements; None if the stream is no candidate or not profitable.
+
+        Raises Refusal if the stream cannot be built.
+        """
         while True:
             if not self._is_candidate():
                 return None

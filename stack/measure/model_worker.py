@@ -241,7 +241,7 @@ def _repeat(system: ModelSystem) -> Callable[[int], float]:
 
 
 def _host_peak(torch: Any, call: Callable[[], Any]) -> int | None:
-    """Returns the peak of torch's CPU memory in a call, by its profiler."""
+    """Returns the peak of torch's CPU memory in a call, by its profiler; None if it saw none."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # silences its startup message
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as found:

@@ -63,5 +63,7 @@ def _chain(product: Node, users: Mapping[Node, Sequence[Node]], kept: set[Node])
 
 
 def _is_mapped(node: Node) -> bool:
-    """True if each element of a node depends on one element of each operand."""
+    """True if a node is elementwise, or a view that shows each element once: a reshape or a
+    transpose, but no broadcast.
+    """
     return is_elementwise(node) or (is_whole_view(node) and not repeats(node))

@@ -344,7 +344,9 @@ def _size(node: Node) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """Returns the larger size, in bytes, of a collective's result and its operands."""
+    """Returns the size in bytes of a collective's result or of its largest operand, whichever is
+    larger.
+    """
     return max(map(_size, (node, *node.args)))
 
 

@@ -101,7 +101,9 @@ def _as(target: Target | None, cls: type[Kind]) -> Kind:
 
 
 def read(path: Path) -> Target:
-    """Reads a target file. Raises UsageError, which names the wrong key."""
+    """Reads a target file. Raises UsageError if it cannot be read, is no TOML, or has a wrong key,
+    which the error names.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

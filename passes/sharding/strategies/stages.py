@@ -138,7 +138,10 @@ def _placed(
 
 
 def _homes(func: Func, place: dict[Node, Place]) -> dict[Node, int]:
-    """Returns the stage of each parameter, or view of it, that a single stage reads forward."""
+    """Returns the stage of each parameter that a single stage reads forward, directly or by a view.
+
+    Nodes outside `place` that are computed from such parameters get the first of their stages.
+    """
     found: dict[Node, set[int]] = {}
     for node in reversed(func.nodes):
         own = {place[node][1]} if node in place else found.get(node, set[int]())

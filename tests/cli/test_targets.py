@@ -29,7 +29,8 @@ def test_targets_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> Non
     (found,) = json.loads(capsys.readouterr().out)["targets"]
     assert found["numbers"]["processors"] == {"value": 132, "unit": "", "source": "datasheet"}
     assert found["numbers"]["launch"]["unit"] == "s"
-    assert main(["targets", "sm_9"]) == 0  # the oldest there is
+    assert main(["targets", "sm_75"]) == 0  # the numbers of the oldest there is
+    assert main(["targets", "sm_9"]) == 2
     assert main(["targets", "h100"]) == 2
 
 

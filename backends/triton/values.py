@@ -151,11 +151,11 @@ class Values:
             for acc, dot in (node.args, node.args[::-1]):
                 waits = is_contraction(dot) and self.uses.get(dot) == 1 and dot not in self.text
                 if waits and shape_of(acc) == shape_of(dot):
-                    self._product(acc)
+                    self._settle(acc)
                     self._assign(node, self._dot_text(dot, self._full(acc)))
                     return
         for arg in node.args:
-            self._product(arg)
+            self._settle(arg)
         if all(is_literal(a) for a in node.args):
             # Python numbers have no methods
             args = [self._full(a) for a in node.args]
@@ -181,11 +181,6 @@ class Values:
             self._assign(node, f"{args[0]} * (1.0 / {args[1]})", actual)
             return
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
-
-    def _product(self, node: Node) -> None:
-        """Prints a delayed matmul, an operand of an add, unless it is printed already."""
-        if is_contraction(node) and node not in self.text:
-            self._assign(node, self._dot_text(node, ""))
 
     def _widens_tile(self, node: Node) -> bool:
         """True for a cast that widens a large bf16 tile which a loop with matmuls prefetches."""

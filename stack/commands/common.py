@@ -51,6 +51,11 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="file.py:name or pkg.mod:name (a module, a function, or a factory that returns"
         " (callable, args)), the folder of a saved run, or a file of IR text",
     )
+    add_inputs(parser)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Adds --input and --frontend."""
     parser.add_argument(
         "-i",
         "--input",

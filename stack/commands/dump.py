@@ -22,11 +22,9 @@ from stack.explore.lowering import (
     Settings,
     all_stages,
     capture,
-    compile_target,
-    inspect_target,
-    is_printed,
     lower_to,
     own_inputs,
+    record_of,
 )
 from stack.explore.saved_run import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
@@ -126,10 +124,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.profile:
         measured = profile(target, settings, common.progress)
         record = measured.run
-    elif is_printed(backend, settings):
-        record = inspect_target(target, settings)
     else:
-        record = compile_target(target, settings)
+        record = record_of(target, settings)
     if args.output:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")

@@ -148,6 +148,14 @@ def compile_target(target: CommandTarget, settings: Settings) -> Run:
     return graph_of(*capture(target, settings), target, settings).run
 
 
+def record_of(target: CommandTarget, settings: Settings) -> Run:
+    """Compiles a target and returns the record; for an absent machine, generates kernels only."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    if is_printed(backend, settings):
+        return inspect_target(target, settings)
+    return compile_target(target, settings)
+
+
 def graph_of(
     captured: Captured, frontend: Frontend, target: CommandTarget, settings: Settings
 ) -> CompiledGraph:

@@ -16,6 +16,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
+from stack.ranges import recording
 from stack.run.backend import AddressProgram, Direct, Executable, FrozenValues
 from stack.run.compile import (
     DEVICE_BACKEND,
@@ -271,7 +272,8 @@ class CompiledGraph:
 
     def call_flat(self, arrays: list[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out; removes the arrays from the list."""
-        found = self.direct(arrays) if self.direct is not None else None
+        is_fast = self.direct is not None and recording() is None
+        found = self.direct(arrays) if self.direct is not None and is_fast else None
         return self._called(arrays) if found is None else found
 
     def _called(self, arrays: list[Any]) -> list[Any]:
@@ -281,7 +283,7 @@ class CompiledGraph:
         ready = self.ready(arrays)
         sizes = self._sizes(ready)
         executable = self._executable(sizes)
-        if not self.captured.bound:
+        if not self.captured.bound and recording() is None:
             self.direct = self._direct(sizes, arrays)
         given = [*arrays] if executable.frozen is not None else ()
         arrays.clear()

@@ -13,12 +13,16 @@ import jax
 from jax.core import Tracer
 
 from stack.errors import StackError
+from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.compile.capture import is_capturing
 from stack.frontends.jax.compile.signature import Form, split, with_jit_options
+from stack.ranges import register
 from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+
+register("jax", jax_ranges)
 
 
 class JaxCalls:

@@ -142,6 +142,25 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """Adds --memory."""
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="print the values that are in memory at the peak, with their bytes by source line",
+    )
+
+
+def add_graph(parser: argparse.ArgumentParser) -> None:
+    """Adds --graph."""
+    parser.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="write the graph of the stage (default: imported), with modules as clusters and types"
+        " on edges: FILE.dot for Graphviz and Netron, FILE.json for Model Explorer",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser, schema: str) -> None:
     """Adds --json."""
     parser.add_argument(

@@ -193,6 +193,13 @@ class Run:
 
         return explain_text(self, what, other)
 
+    def memory(self) -> Any:
+        """The values that are in memory at the peak; prints as a table of bytes by source line."""
+        from stack.explore.in_memory_run import held
+        from stack.explore.memory import memory_peak
+
+        return memory_peak(held(self))
+
     def resume(self, stage: str, func: Func | str | None = None) -> Any:
         """Compiles again from a recorded stage, optionally with another function or text in its
         place. Returns the compiled callable.

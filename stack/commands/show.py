@@ -91,6 +91,7 @@ def run_show(args: argparse.Namespace) -> int:
 def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
     if args.graph:
         write_graph(run.func(args.stage or "imported"), Path(args.graph))
+        common.progress(f"wrote {args.graph}")
     elif args.memory:
         print(memory_peak(run))
     elif args.kernel:

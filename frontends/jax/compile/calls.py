@@ -38,6 +38,7 @@ class JaxCalls:
         self.graphs: list[CompiledGraph] = []
         self.gradients: list[CompiledGraph] = []  # `jax.grad` is part of the program
         self.forms: dict[Form, list[CompiledGraph]] = {}
+        self.last: Form | None = None  # that of the newest capture
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trace for these arguments and compile."""
@@ -69,6 +70,14 @@ class JaxCalls:
             )
         return True
 
+    def _change(self, form: Form, arrays: Sequence[Any]) -> str:
+        """Returns which argument or setting differs from the newest capture; "" if it is the first
+        or nothing differs.
+        """
+        if self.last is None:
+            return ""
+        return form.change(self.last) or self.forms[form][-1].refusal(arrays)
+
     def _capture(self, form: Form, arrays: tuple[Any, ...]) -> CompiledGraph:
         fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])
         try:
@@ -79,6 +88,9 @@ class JaxCalls:
             if known:
                 error.add_note(mismatch(known, arrays).strip())
             raise
+        if change := self._change(form, arrays):
+            captured.notes["captured again"] = change
+        self.last = form
         graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
         graph.prepare(captured.flatten(*arrays))
         self.graphs.append(graph)

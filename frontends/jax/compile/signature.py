@@ -54,6 +54,24 @@ class Form:
     named: tuple[tuple[str, type, Any], ...] = ()
     names: tuple[str, ...] = ()
 
+    def change(self, before: Form) -> str:
+        """Returns how this form differs from an earlier one; "" if they are equal."""
+        found: list[str] = []
+        if self.count != before.count:
+            found.append(f"{self.count} positional arguments, before {before.count}")
+        for was, now in ((before.fixed, self.fixed), (before.named, self.named)):
+            old = {key: value for key, _, value in was}
+            new = {key: value for key, _, value in now}
+            found += [
+                f"static argument {key!r} was {old.get(key, 'absent')!r}, is {value!r}"
+                for key, value in new.items()
+                if key not in old or (type(old[key]), old[key]) != (type(value), value)
+            ]
+        if self.names != before.names:
+            names, known = (", ".join(n) or "none" for n in (self.names, before.names))
+            found.append(f"arguments by name: {names}; before: {known}")
+        return "; ".join(found)
+
     def of_arrays(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `fn` as a function of the arrays: the positional ones, then those by name."""
         if not (self.fixed or self.named or self.names):

@@ -59,6 +59,7 @@ class CompiledGraph:
         """Compiles, unless one of `others`, graphs of the same callable, has compiled the same
         function.
         """
+        self.strict = strict
         if strict:
             check_native(captured.func)
         leading, passes = split(passes)
@@ -108,6 +109,8 @@ class CompiledGraph:
             if key in other.executables:
                 return self._keep(key, other.executables[key], self._run_like(other.runs[key]))
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
+        run.options = {"passes": self.passes, "strict": self.strict, **self.options}
+        run.flags = self.frontend.flags()
         captured = self.captured
         run.add(Stage("captured", make_text=lambda: captured.text))
         for stage in self.prepared or (Stage("imported", func=self.func),):

@@ -20,6 +20,7 @@ from stack.run.coverage import coverage_of, walk
 from stack.run.decisions import FILE as DECISIONS
 from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
 from stack.run.decisions import Decisions
+from stack.run.flags import as_json, environment
 from stack.run.frontend import Captured
 from stack.run.sources import lines_of, source_files
 from stack.schedule import ScheduleChoice
@@ -128,6 +129,8 @@ class Run:
     machine: str = ""  # the target that it was lowered for
     profile: dict[str, Any] = field(default_factory=dict[str, Any])  # see `stack.measure.profile`
     stepwise: Callable[[], str] = str  # see `Executable.stepwise`
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the compilation
+    flags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see `Frontend.flags`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
 
     @property
@@ -278,6 +281,9 @@ class Run:
             "backend": self.backend,
             "machine": self.machine,
             "versions": versions(),
+            "options": as_json(self.options),
+            "flags": as_json(self.flags),
+            "environment": environment(),
             "stages": stages,
             "kernels": kernels,
             "coverage": self.coverage,

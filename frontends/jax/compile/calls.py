@@ -76,7 +76,8 @@ class JaxCalls:
         """
         if self.last is None:
             return ""
-        return form.change(self.last) or self.forms[form][-1].refusal(arrays)
+        known = self.forms.get(form)
+        return known[-1].refusal(arrays) if known else form.change(self.last)
 
     def _capture(self, form: Form, arrays: tuple[Any, ...]) -> CompiledGraph:
         fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])

@@ -60,13 +60,11 @@ class Form:
         if self.count != before.count:
             found.append(f"{self.count} positional arguments, before {before.count}")
         for was, now in ((before.fixed, self.fixed), (before.named, self.named)):
-            old = {key: value for key, _, value in was}
-            new = {key: value for key, _, value in now}
-            found += [
-                f"static argument {key!r} was {old.get(key, 'absent')!r}, is {value!r}"
-                for key, value in new.items()
-                if key not in old or (type(old[key]), old[key]) != (type(value), value)
-            ]
+            old, new = ({key: value for key, _, value in fixed} for fixed in (was, now))
+            changed = {key for key, *_ in {*was} ^ {*now}}
+            for key in sorted(changed, key=str):
+                texts = (repr(held[key]) if key in held else "absent" for held in (old, new))
+                found.append("static argument {!r} was {}, is {}".format(key, *texts))
         if self.names != before.names:
             names, known = (", ".join(n) or "none" for n in (self.names, before.names))
             found.append(f"arguments by name: {names}; before: {known}")

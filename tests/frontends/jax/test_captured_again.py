@@ -44,6 +44,11 @@ def test_a_static_argument_and_a_setting() -> None:
     assert note(compiled) == "static argument 1 was 2, is 3"
     compiled(x, 3, scale=x)
     assert note(compiled) == "3 positional arguments, before 2"
+    named = stack.jit(powers, static_argnames=("n", "scale"))
+    named(x, 2, scale=3)
+    named(x, 2)
+    change = "2 positional arguments, before 3; static argument 2 was 3, is absent"
+    assert note(named) == change
     plain = stack.jit(lambda x: jnp.tanh(x))
     plain(x)
     with jax.default_matmul_precision("float32"):

@@ -12,7 +12,8 @@ from stack.explore.table import table
 from stack.ir.node import Func
 from stack.measure.timing import Timing, interleave, repeat
 from stack.report.drawing import draw_graph, standalone
-from stack.report.graph import collapsed, graph_of, layout
+from stack.report.graph import collapsed, graph_of
+from stack.report.graph_layout import layout
 
 QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, for tests
 

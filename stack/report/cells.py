@@ -15,7 +15,7 @@ def code_link(system: int, place: int, kernel: KernelView) -> Html:
     """
     if not kernel.text:
         return escaped(kernel.name)
-    return tag("a", kernel.name, href=f"#code-{system}-{place}")
+    return tag("a", kernel.name, title=kernel.computes or None, href=f"#code-{system}-{place}")
 
 
 def seconds(value: float) -> str:

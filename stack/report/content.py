@@ -14,6 +14,7 @@ from stack.ir.node import Func
 from stack.measure.compare import Comparison
 from stack.measure.roofline import Ceilings
 from stack.measure.timing import Timing
+from stack.report.passes import PassView, passes_of
 from stack.run.record import Run
 
 GROUPS = ("fusion", "stream", "kernel")
@@ -39,6 +40,7 @@ class KernelView:
     """A kernel, a library call or a fallback of one system.
 
     `node` is its name in our last stage. `timing` is its own time, if the backend can measure it.
+    `computes` is the name that people know, such as "attention".
     """
 
     name: str
@@ -52,6 +54,13 @@ class KernelView:
     timing: Timing | None = None
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
     warning: str = ""
+    computes: str = ""
+    modules: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it computes and its own name: `attention (max_sum_dot)`."""
+        return f"{self.computes} ({self.name})" if self.computes else self.name
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,9 @@ class Report:
     """All data of a page.
 
     `systems` starts with ours. `comparison` is None if there is none. `steps` has the kernels with
-    schedule steps.
+    schedule steps. `passes` has the passes in order. `errors` has the rounding error of values by
+    name. `beside` are reports of other runs, which are shown side by side with this one,
+    each with its `name`.
     """
 
     title: str
@@ -81,6 +92,10 @@ class Report:
     dtype: str = "f32"
     comparison: Comparison | None = None
     steps: tuple[KernelSteps, ...] = ()
+    passes: tuple[PassView, ...] = ()
+    errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    beside: tuple[Report, ...] = ()
+    name: str = ""
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:
@@ -99,6 +114,11 @@ class Report:
         return (whole or found or [None])[-1]
 
     @property
+    def lowered(self) -> Func | None:
+        """The function of the last stage of IR, whose groups are kernels and library calls."""
+        return next((s.func for s in reversed(self.stages) if s.func is not None), None)
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """Source lines of the program's nodes and kernels, in program order."""
         first = next((s.func for s in self.stages if s.func is not None), None)
@@ -107,6 +127,8 @@ class Report:
             found.update(dict.fromkeys(s.split(" ")[0] for s in place.source))
         for kernel in self.kernels:
             found.update(dict.fromkeys(kernel.source))
+        for other in self.beside:
+            found.update(dict.fromkeys(other.lines))
         return tuple(found)
 
 
@@ -134,6 +156,7 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
         coverage=manifest["coverage"],
         compile_s=float(manifest.get("compile_s") or 0.0),
         steps=tuple(steps_of(run)),
+        passes=passes_of(run),
         ceilings=Ceilings.read(run.profile["ceilings"]) if run.profile else None,
         dtype=str(run.profile.get("dtype", "f32")),
     )
@@ -178,6 +201,8 @@ def _kernel(entry: Mapping[str, Any], text: str, timing: Timing | None) -> Kerne
         timing,
         entry.get("resources", {}),
         str(entry.get("warning", "")),
+        str(entry.get("computes", "")),
+        tuple(map(str, entry.get("modules", ()))),
     )
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import stack.plugins as plugins
 from stack.errors import StackError
-from stack.explore.lowering import Settings, compile_target, inspect_target, is_printed
+from stack.explore.lowering import (
+    Settings,
+    capture,
+    compile_target,
+    inspect_target,
+    is_printed,
+    own_inputs,
+)
 from stack.explore.target import CommandTarget
+from stack.explore.value_errors import value_errors
 from stack.measure.compare import Comparison
 from stack.measure.kernels import widest_dtype
 from stack.measure.profile import profile, profile_of
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import BenchProgram, Say
 from stack.report.content import Report, report_of, with_comparison
+from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 
@@ -30,6 +41,13 @@ def fresh_report(target: CommandTarget, settings: Settings) -> Report:
 def profiled_report(target: CommandTarget, settings: Settings, say: Say) -> Report:
     """Compiles a target and times its kernels."""
     return report_of(profile(target, settings, say).run)
+
+
+def with_errors(report: Report, target: CommandTarget, settings: Settings) -> Report:
+    """Adds the rounding error of each value of a program, on its own arguments or random ones."""
+    captured, frontend = capture(target, settings)
+    arrays = own_inputs(captured, frontend) or random_inputs(captured.func)
+    return replace(report, errors=value_errors(captured.func, arrays))
 
 
 def compared_report(found: Comparison, program: BenchProgram, say: Say) -> Report:

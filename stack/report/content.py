@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from stack.explore.in_memory_run import held
@@ -59,7 +60,7 @@ class KernelView:
 
     @property
     def title(self) -> str:
-        """What it computes and its own name: `attention (max_sum_dot)`."""
+        """The name that people know with its own name: `attention (max_sum_dot)`."""
         return f"{self.computes} ({self.name})" if self.computes else self.name
 
 
@@ -69,6 +70,21 @@ class SystemView:
 
     name: str
     kernels: tuple[KernelView, ...]
+
+    @cached_property
+    def code(self) -> Mapping[int, list[int]]:
+        """Maps the first of the kernels with equal code to all of them; kernels without code are
+        left out. Equal layers share their code.
+        """
+        found: dict[str, list[int]] = {}
+        for i, kernel in enumerate(self.kernels):
+            if kernel.text:
+                found.setdefault(kernel.text, []).append(i)
+        return {same[0]: same for same in found.values()}
+
+    def code_of(self, place: int) -> int:
+        """Returns the first kernel with the same code as the kernel at `place`."""
+        return next((first for first, same in self.code.items() if place in same), place)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from importlib.resources import files
 from itertools import takewhile
 
 from stack.explore.layers import folded, pattern
+from stack.report.graph import Box
 from stack.report.graph_layout import LINE, Layout, PlacedBox
 from stack.report.markup import Html, joined, tag
 
@@ -93,17 +94,19 @@ def _frame(found: Layout, layer: int) -> Html:
     bottom = max(p.y + p.height for p in inside) + 16
     return joined([
         rect(left, top, right - left, bottom - top, "frame"),
-        text(left + 6, top + 14, _common([m for p in inside for m in p.box.modules]), class_="path"),
+        text(left + 6, top + 14, _common([p.box for p in inside]), class_="path"),
         text(right + 6, top + 16, f"× {inside[0].box.repeats}", class_="times"),
     ])  # fmt: skip
 
 
-def _common(modules: Sequence[str]) -> str:
-    """Returns the path that the modules of a layer begin with: `h.0-11`."""
-    paths = [folded([m for m in modules if pattern(m) == p]) for p in map(pattern, modules)]
-    parts = [path.split(".") for path in dict.fromkeys(paths)]
-    same = takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))
-    return ".".join(column[0] for column in same)
+def _common(boxes: Sequence[Box]) -> str:
+    """Returns the path that the modules of a layer begin with, with the numbers of its layers:
+    `h.0-11`.
+    """
+    parts = [pattern(m).split(".") for b in boxes for m in b.modules]
+    same = list(takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False)))
+    first = next((b.modules for b in boxes if b.modules), ())
+    return folded(".".join(m.split(".")[: len(same)]) for m in first) if same else ""
 
 
 def _draw_box(placed: PlacedBox, marks: Mapping[str, object]) -> Html:

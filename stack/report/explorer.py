@@ -18,9 +18,10 @@ from stack.report.lines import Index, joined_numbers, source_view
 from stack.report.markup import Html, figure, joined, table, tag
 
 KEYS = (
-    "Choose a line, a value or a kernel: everything that belongs to it is marked ▸ in every view and"
-    " in the graph. Arrow keys move in a view, Enter chooses, Escape clears the choice, [ and ] show"
-    " the stage before and after, / searches. The address contains the choice, so you can share it."
+    "Choose a line, a value or a kernel: everything that belongs to it is marked ▸ in every view"
+    " and in the graph. Arrow keys move in a view, Enter chooses, Escape clears the choice, [ and ]"
+    " show the stage before and after, / searches. The address contains the choice, so you can"
+    " share it."
 )
 
 
@@ -91,12 +92,18 @@ def _stages(report: Report, prefix: str) -> Html:
 
 def _kernels(report: Report, systems: Sequence[int]) -> Iterator[Html]:
     for n in systems:
+        view = report.systems[n]
         named = [
-            tag("option", f"{i + 1} {k.title}", value=f"code-{n}-{i}")
-            for i, k in enumerate(report.systems[n].kernels)
-            if k.text
+            tag("option", f"{numbers(same)} {view.kernels[i].title}", value=f"code-{n}-{i}")
+            for i, same in view.code.items()
         ]
-        yield tag("optgroup", *named, label=report.systems[n].name)
+        yield tag("optgroup", *named, label=view.name)
+
+
+def numbers(places: Sequence[int]) -> str:
+    """Formats the numbers of kernels with one code: `2` or `2, 10`, of many the first."""
+    shown = ", ".join(str(i + 1) for i in places[:2])
+    return f"{shown}, …" if len(places) > 2 else shown
 
 
 def can_differ(before: StageView | None, stage: StageView) -> bool:
@@ -148,7 +155,11 @@ def _graph(report: Report, index: Index) -> Html:
     caption += ". Arrows carry the bytes below their box; lone reshapes are left out"
     buttons = [
         tag("button", sign, type="button", data_zoom=by, aria_label=label)
-        for sign, by, label in (("−", "0.8", "smaller"), ("+", "1.25", "larger"), ("fit", "fit", "fit"))
+        for sign, by, label in (
+            ("−", "0.8", "smaller"),
+            ("+", "1.25", "larger"),
+            ("fit", "fit", "fit"),
+        )
     ]
     drawing = figure(draw_graph(layout(drawn), marks), caption, _table(whole, index), "canvas")
     bar = tag("div", tag("span", "graph "), *buttons, class_="bar")

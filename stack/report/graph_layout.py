@@ -79,15 +79,17 @@ def layout(graph: Graph) -> Layout:
     return Layout(tuple(placed), tuple(arrows), _labels(graph, placed), width, y - GAP_Y + 10)
 
 
-def _labels(
-    graph: Graph, placed: Sequence[PlacedBox]
-) -> tuple[tuple[float, float, str], ...]:
-    """Returns the bytes of arrows, under the box that they leave; arrows of one tensor share one."""
+def _labels(graph: Graph, placed: Sequence[PlacedBox]) -> tuple[tuple[float, float, str], ...]:
+    """Returns the bytes of arrows, below the box that they leave; equal ones are merged."""
     found: dict[int, dict[str, None]] = {}
     for (start, _), size in graph.sizes.items():
         found.setdefault(start, {})[scaled(size, "B")] = None
     return tuple(
-        (placed[i].x + placed[i].width / 2 + 7, placed[i].y + placed[i].height + 13, ", ".join(held))
+        (
+            placed[i].x + placed[i].width / 2 + 7,
+            placed[i].y + placed[i].height + 13,
+            ", ".join(held),
+        )
         for i, held in found.items()
     )
 

@@ -23,14 +23,30 @@ def kernels_section(report: Report, index: Index) -> Html:
     rows: list[list[object]] = []
     marks: list[dict[str, object]] = []
     for i, kernel in enumerate(report.kernels):
-        named = [kernel.computes or None, code_link(0, i, kernel)]
+        named = [kernel.computes or None, code_link(report, 0, i)]
         rows.append([i + 1, *named, *_kernel_row(report, kernel, total)])
         marks.append({
             "class_": "pick", "tabindex": "0", "data_k": i, "id": f"kernel-{i + 1}",
             "data_s": joined_numbers(index.kernels[0][i]),
         })  # fmt: skip
-    head = ["number", "computes", "kernel", "kind", "time", "spread", "share of time", "share of roof"]
-    head += ["operations", "bytes", "operations for each byte", "registers, spills", "module", "source"]
+    head = [
+        "number",
+        "computes",
+        "kernel",
+        "kind",
+        "time",
+        "spread",
+        "share of time",
+        "share of roof",
+    ]
+    head += [
+        "operations",
+        "bytes",
+        "operations for each byte",
+        "registers, spills",
+        "module",
+        "source",
+    ]
     kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
     known = [[row[i] for i in kept] for row in rows]
     caption = "kernels in the order in which they run"
@@ -69,4 +85,11 @@ def _kernel_row(report: Report, kernel: KernelView, total: float) -> list[object
     spilled = f", {held['spills']} B spilled" if held.get("spills") else ""
     taken = f"{held['registers']}{spilled}" if "registers" in held else None
     work = [scaled(kernel.flops), scaled(kernel.bytes, "B"), intensity(kernel.flops, kernel.bytes)]
-    return [kernel.kind, *shares, *work, taken, folded(kernel.modules) or None, source_text(list(kernel.source), 6)]
+    return [
+        kernel.kind,
+        *shares,
+        *work,
+        taken,
+        folded(kernel.modules) or None,
+        source_text(list(kernel.source), 6),
+    ]

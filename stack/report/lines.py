@@ -106,13 +106,13 @@ def _has_groups(func: Func) -> bool:
     return any(n.op in GROUPS for n in func.nodes)
 
 
-def code_lines(text: str, index: Index, kernel: int | None = None) -> Html:
+def code_lines(text: str, index: Index, kernels: Sequence[int] = ()) -> Html:
     """Returns the lines of generated code, linked to the source lines that their comments name.
 
-    `kernel`: number of the kernel whose code it is, to which all lines are linked.
+    `kernels`: numbers of the kernels that have this code, to which all lines are linked.
     """
-    known = [kernel] if kernel is not None else []
-    return Html("\n".join(_line(line, "", index, known) for line in text.rstrip("\n").split("\n")))
+    rows = text.rstrip("\n").split("\n")
+    return Html("\n".join(_line(line, "", index, kernels) for line in rows))
 
 
 def _line(line: str, name: str, index: Index, kernels: Sequence[int]) -> str:

@@ -23,11 +23,10 @@ TICKS = 4
 class Buffer:
     """An intermediate in memory: bytes `offset` to `offset + size`, from step `first` to `last`.
 
-    `value` is its name, `computes` what its step computes.
+    `value` is its name.
     """
 
     value: str
-    computes: str
     offset: int
     size: int
     first: int
@@ -68,7 +67,7 @@ def buffers_of(func: Func) -> tuple[list[Buffer], bool]:
     names = func.body.names
     return [
         Buffer(
-            names.get(node, node.op), str(node.attrs.get("name", node.op)),
+            names.get(node, node.op),
             offsets[node, i], life.size, life.first, life.last,
         )
         for (node, i), life in lives.items()
@@ -77,7 +76,9 @@ def buffers_of(func: Func) -> tuple[list[Buffer], bool]:
 
 
 def _bytes(node: Node, index: int) -> int:
-    types: Sequence[TensorType] = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    types: Sequence[TensorType] = (
+        node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    )
     size = types[index].bytes
     return size if isinstance(size, int) else 0
 
@@ -107,8 +108,8 @@ def memory_section(func: Func | None, index: Index) -> Html:
     whole = sum(b.size for b in found)
     how = "as planned by the compiler" if is_planned else "as their live ranges allow"
     caption = (
-        f"{len(found)} intermediates of {scaled(whole, 'B')} in an arena of {scaled(top, 'B')},"
-        f" {how}: across the steps, up the bytes of the arena"
+        f"Intermediates over the steps, as bytes of an arena of {scaled(top, 'B')}, {how}."
+        f" All {len(found)} together have {scaled(whole, 'B')}"
     )
     rows = [[b.value, b.first + 1, b.last + 1, b.offset, scaled(b.size, "B")] for b in found]
     head = ["value", "from step", "to step", "offset", "size"]

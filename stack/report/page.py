@@ -62,8 +62,9 @@ def page(report: Report) -> str:
 
 
 def _script() -> str:
-    """Returns the scripts of the page, each a file of one idea, as one."""
-    return '"use strict";\n' + "\n".join(_asset(f"scripts/{name}.js") for name in SCRIPTS)
+    """Returns the scripts of the page, each a file of one idea, as one block of names."""
+    parts = "\n".join(_asset(f"scripts/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n{{\n{parts}}}\n'
 
 
 def _asset(name: str) -> str:

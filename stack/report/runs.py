@@ -16,14 +16,12 @@ from stack.report.markup import Html, joined, table
 def side_by_side(reports: Sequence[Report], names: Sequence[str]) -> Report:
     """Returns the report of the first run with the others beside it.
 
-    `names` tell the runs apart on the page. Raises UsageError if two names are equal.
+    The page calls the runs by their `names`. Raises UsageError if two names are equal.
     """
     if len(set(names)) < len(names):
         raise UsageError(f"runs side by side need different names, not {', '.join(names)}")
     first, *others = (replace(r, name=n) for r, n in zip(reports, names, strict=True))
-    systems = [
-        SystemView(f"{r.name}: {r.systems[0].name}", r.kernels) for r in (first, *others)
-    ]
+    systems = [SystemView(f"{r.name}: {r.systems[0].name}", r.kernels) for r in (first, *others)]
     return replace(first, systems=tuple(systems), beside=tuple(others))
 
 
@@ -65,7 +63,7 @@ def _by_line(report: Report, runs: Sequence[Report], index: Index) -> Html:
         cells: list[Html | None] = []
         for n, run in enumerate(runs):
             held = [(i, k) for i, k in enumerate(run.kernels) if line in k.source]
-            links = [joined([f"{i + 1} ", code_link(n, i, k)]) for i, k in held]
+            links = [joined([f"{i + 1} ", code_link(report, n, i, k.computes)]) for i, k in held]
             cells.append(joined(links, ", ") if links else None)
         if any(cells):
             rows.append([line, *cells])

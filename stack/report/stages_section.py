@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stack.explore.diff import diff_texts, summary, without_lines
 from stack.explore.table import number
 from stack.report.comparison import bar_table
-from stack.report.content import Report
+from stack.report.content import Report, SystemView
 from stack.report.drawing import Bar, draw_bars
-from stack.report.explorer import can_differ
+from stack.report.explorer import can_differ, numbers
 from stack.report.lines import Index, code_lines, joined_numbers, stage_lines
 from stack.report.markup import Html, figure, folded, joined, table, tag, text_box
 from stack.report.word_diff import diff_lines
@@ -68,18 +70,7 @@ def code_section(report: Report, index: Index) -> Html:
     """Returns the code of the kernels of every compiler and run."""
     parts: list[Html] = []
     for n, system in enumerate(report.systems):
-        inside = [
-            folded(
-                f"{i + 1} {k.title}" + (f" ({' '.join(k.source)})" if k.source else ""),
-                text_box(
-                    code_lines(k.text, index, i if n == 0 else None), k.title, code_language(k.text)
-                ),
-                id_=f"code-{n}-{i}",
-                data_of=joined_numbers(index.kernels[n][i]),
-            )
-            for i, k in enumerate(system.kernels)
-            if k.text
-        ]
+        inside = [_code(system, n, same, index) for same in system.code.values()]
         calls = sum(not k.text for k in system.kernels)
         note = f"{calls} library calls, without code" if calls else ""
         parts.append(tag("h3", system.name))
@@ -88,9 +79,28 @@ def code_section(report: Report, index: Index) -> Html:
     return joined(parts)
 
 
+def _code(system: SystemView, number: int, same: Sequence[int], index: Index) -> Html:
+    """Returns the code of some kernels that have the same code."""
+    first = system.kernels[same[0]]
+    lines = f" ({' '.join(first.source)})" if first.source else ""
+    text = code_lines(first.text, index, same if number == 0 else ())
+    of = dict.fromkeys(line for i in same for line in index.kernels[number][i])
+    return folded(
+        f"{numbers(same)} {first.title}{lines}",
+        text_box(text, first.title, code_language(first.text)),
+        id_=f"code-{number}-{same[0]}",
+        data_of=joined_numbers(list(of)),
+    )
+
+
 def code_language(text: str) -> str:
     """Guesses the language of a kernel's code from its first definition."""
-    for start, name in (("def ", "py"), ("func ", "ir"), ("func.func", "mlir"), ("define ", "llvm")):
+    for start, name in (
+        ("def ", "py"),
+        ("func ", "ir"),
+        ("func.func", "mlir"),
+        ("define ", "llvm"),
+    ):
         if any(line.lstrip().startswith(start) for line in text.splitlines()):
             return name
     return "c"

@@ -89,5 +89,5 @@ def _slider(name: str, key: str, views: Sequence[Html], titles: Sequence[str]) -
 
 
 def _range(key: str, count: int, link: str) -> Html:
-    shown = f"{link.replace('_', '-')}=\"{key}\""
+    shown = f'{link.replace("_", "-")}="{key}"'
     return Html(f'<input type="range" min="0" max="{count - 1}" value="0" {shown}>')

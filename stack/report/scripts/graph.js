@@ -25,7 +25,7 @@ function reachGraph() {
 }
 
 if (canvas) {
-  zoom(Math.min(1, Math.max(0.6, fit())));
+  zoom(Math.min(1, Math.max(0.7, fit())));
   canvas.scrollTop = 0;
   for (const button of all("[data-zoom]")) {
     button.addEventListener("click", () => {

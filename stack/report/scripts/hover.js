@@ -36,7 +36,8 @@ document.addEventListener("scroll", () => tell(null), { passive: true, capture: 
 const switched = document.getElementById("errors");
 
 function showErrors(root) {
-  const on = Boolean(switched && switched.checked);
+  if (!switched) return;
+  const on = switched.checked;
   for (const e of all(".pick[data-n]", root)) {
     const known = words(e, "n").map((n) => data.errors[n]).filter((v) => v !== undefined);
     const most = Math.max(...known);

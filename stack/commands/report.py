@@ -12,14 +12,15 @@ from stack.explore.saved_run import is_run, load_run
 from stack.explore.target import ExampleCall
 from stack.report.content import Report, report_of
 from stack.report.live_page import serve
-from stack.report.make import fresh_report, profiled_report, with_errors
+from stack.report.make import fresh_report, profiled_report, with_errors, with_inner_passes
 from stack.report.page import page
 from stack.report.runs import side_by_side
 
 REPORT = """
-    Write everything that the compiler knows about a program as one web page: the source next to
-    any two stages, what changed between stages, the graph of fusion groups, and the kernels with
-    their code, times and shares of the roofline. The page is a single file. It opens from disk and
+    Write everything that the compiler knows about a program as one web page: the graph of kernels
+    beside the source and any two stages, the passes one by one with the reasons of their
+    decisions, the memory over time, and the kernels with their code, times and shares of the
+    roofline. The page is a single file. It opens from disk and
     loads nothing from the network.
 
     TARGET is a saved run, which is shown as it is, or a program, which is compiled first. With
@@ -58,6 +59,9 @@ def add(subparsers: common.Subparsers) -> None:
         "--errors", action="store_true", help="show the rounding error of each value, against f64"
     )
     parser.add_argument(
+        "--inner", action="store_true", help="show the IR after each pass inside of MLIR or Triton"
+    )
+    parser.add_argument(
         "--beside", action="append", default=[], metavar="RUN", help="show this saved run beside it"
     )
     parser = common.command(subparsers, "live", run_live, "a page that follows your file", LIVE)
@@ -82,6 +86,8 @@ def report(args: argparse.Namespace) -> Report:
     found = _own(args)
     if args.errors:
         found = with_errors(found, common.target_of(args), common.settings_of(args))
+    if args.inner:
+        found = with_inner_passes(found)
     if not args.beside:
         return found
     names = [Path(name).name or name for name in (args.target, *args.beside)]

@@ -112,6 +112,8 @@ class Report:
     errors: Mapping[str, float] = field(default_factory=dict[str, float])
     beside: tuple[Report, ...] = ()
     name: str = ""
+    backend: str = ""
+    machine: str = ""
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:
@@ -173,6 +175,8 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
         compile_s=float(manifest.get("compile_s") or 0.0),
         steps=tuple(steps_of(run)),
         passes=passes_of(run),
+        backend=str(manifest["backend"]),
+        machine=str(manifest.get("machine") or ""),
         ceilings=Ceilings.read(run.profile["ceilings"]) if run.profile else None,
         dtype=str(run.profile.get("dtype", "f32")),
     )

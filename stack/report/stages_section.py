@@ -20,6 +20,8 @@ _BY_NAME = {"mlir": "mlir", "ttir": "mlir", "ttgir": "mlir", "asm": "asm", "ptx"
 
 def language(stage: str) -> str:
     """Returns the language of a stage of another compiler's text, for its colours."""
+    if "." in stage:  # a pass inside of MLIR or Triton
+        return "mlir"
     return LANGUAGES.get(stage) or _BY_NAME.get(stage, "asm")
 
 

@@ -232,6 +232,9 @@ class Lowering:
         steps: a function, as `module:name`, that takes a group of stage `scheduled` and a target.
             It returns the group's loop nest and the kernel after each step of its schedule, each
             with a description and reason; "" if there is none.
+        inner: a function, as `module:name`, that takes the texts of a run's kernels, its lowered
+            function and its target. It yields the passes of the backend's own compiler, each with
+            the text after it; "" if there is none.
         recomputes: True if matmul results that are only reduced stay out of memory, so that a
             backward pass recomputes them if that costs less than saving them.
     """
@@ -244,6 +247,7 @@ class Lowering:
     hosts: str = ""
     resume: Resume | None = None
     steps: str = ""
+    inner: str = ""
     recomputes: bool = False
 
 

@@ -31,7 +31,7 @@ REPORT = """
       stackc report r1 -o r1.html
       stackc report demos/transformer.py:llama_block -o block.html --profile
       stackc report model.py:net -i 'f32[8,128]' -o net.html --errors
-      stackc report r1 --beside r2 --beside r3 -o runs.html
+      stackc report r1 --beside r2 -o runs.html
 """
 LIVE = """
     Serve the page of `stackc report` on this machine's loopback address. It is rebuilt when you

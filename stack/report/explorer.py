@@ -150,7 +150,8 @@ def _graph(report: Report, index: Index) -> Html:
         }
 
     hidden = len(whole.boxes) - len(drawn.boxes)
-    caption = f"stage {stage.name}: {len(whole.boxes)} groups and ops"
+    count = len(whole.boxes)
+    caption = f"stage {stage.name}: {count} {'group or op' if count == 1 else 'groups and ops'}"
     caption += f", {hidden} of them in equal layers that are drawn once" if hidden else ""
     caption += ". Arrows carry the bytes below their box; lone reshapes are left out"
     buttons = [

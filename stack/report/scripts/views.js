@@ -88,7 +88,8 @@ function recall() {
   const parts = new URLSearchParams(target ? "" : location.hash.slice(1));
   for (const pane of panes) {
     const list = pane.querySelector("select");
-    show(pane, parts.get(pane.id.slice(5)) || list.dataset.start || list.value);
+    const asked = parts.get(pane.id.slice(5));
+    show(pane, document.getElementById(asked) ? asked : list.dataset.start || list.value);
   }
   const kept = parts.get("choice") || "";
   if (kept) choose(kept);

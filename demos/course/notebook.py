@@ -26,10 +26,10 @@ def cells(text: str) -> list[tuple[str, str]]:
 
 def notebook(lesson: Lesson) -> str:
     """The lesson as a notebook, its exercise in the last cells."""
-    found = cells(lesson.path.read_text(encoding="utf-8"))
+    found = cells(lesson.text)
     gaps = lesson.exercise.read_text(encoding="utf-8")
     written = f"%%writefile {lesson.exercise.name}\n{gaps}".rstrip()
-    graded = f"!python -m stack.demos.course grade {lesson.number}"
+    graded = f"!python -m stack.demos.course grade {lesson.name}"
     found += [("markdown", "Fill the gaps of this cell, run it, then run the next one.")]
     found += [("code", written), ("code", graded)]
     made = [_cell(i, kind, text) for i, (kind, text) in enumerate(found)]

@@ -1,4 +1,4 @@
-"""The course: lessons run, gaps fail, solutions pass, notebooks are the same each time."""
+"""The course: lessons run, gaps fail, solutions pass, wrong answers are explained."""
 
 from __future__ import annotations
 
@@ -9,31 +9,45 @@ import shlex
 from pathlib import Path
 
 import pytest
+from course_wrong import ANSWERS, WrongAnswer, wrong_answers
 
 pytest.importorskip("torch")
 
 from stack.demos.course import show
 from stack.demos.course.__main__ import main
 from stack.demos.course.grading import checks_of, grade
-from stack.demos.course.lesson import LESSONS, ROOM, Lesson
+from stack.demos.course.lesson import LESSONS, ROOM, Lesson, find
 from stack.demos.course.notebook import cells, notebook
 
-NAMES = [f"{lesson.number:02}" for lesson in LESSONS]
+NAMES = [lesson.name for lesson in LESSONS]
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 COMMAND = re.compile(r"python -m stack\.demos\.course (.+)")
 
 
-def test_there_are_twelve() -> None:
-    assert [lesson.number for lesson in LESSONS] == list(range(1, 13))
-    assert len({lesson.title for lesson in LESSONS}) == 12
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries are counted in the cache directory."""
+    monkeypatch.setenv("STACK_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def lesson_named(name: str) -> Lesson:
+    found = find(name)
+    assert found is not None
+    return found
+
+
+def test_titles_differ_and_each_lesson_has_goals_and_times() -> None:
+    assert len({lesson.title for lesson in LESSONS}) == len(LESSONS)
+    for lesson in LESSONS:
+        assert lesson.goals.startswith("after this lesson you can "), lesson.name
+        assert 20 <= lesson.minutes <= 60
+        assert lesson.needs.startswith(("Python and NumPy", "PyTorch"))
 
 
 @each_lesson
 def test_it_runs_as_a_script(
     lesson: Lesson, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if lesson.number == 6:
-        pytest.importorskip("cuda.core")
     monkeypatch.setattr(show, "QUICK", True)
     runpy.run_path(str(lesson.path), run_name="__main__")
     assert capsys.readouterr().out.strip()
@@ -41,13 +55,24 @@ def test_it_runs_as_a_script(
 
 @each_lesson
 def test_solutions_pass_and_gaps_fail(lesson: Lesson) -> None:
-    if lesson.number == 6:
-        pytest.importorskip("cuda.core")
     solved = grade(lesson, lesson.solution)
     assert [r.problem for r in solved] == [""] * len(checks_of(lesson))
     assert len(solved) >= 3
     for result in grade(lesson, lesson.exercise):
         assert "a gap is left" in result.problem, result.says
+        assert result.hint, f"{result.name} has no hint"
+
+
+@pytest.mark.parametrize("answer", list(wrong_answers()), ids=lambda a: f"{a.lesson.name}-{a.why}")
+def test_a_wrong_answer_is_explained(answer: WrongAnswer, tmp_path: Path) -> None:
+    failed = answer.graded(tmp_path)
+    assert failed, "it passes"
+    assert failed[0].given and failed[0].expected and failed[0].problem and failed[0].hint
+    assert not failed[0].is_gap
+
+
+def test_each_exercise_has_three_wrong_answers() -> None:
+    assert [name for name in NAMES if len(ANSWERS[name]) < 3] == []
 
 
 @each_lesson
@@ -70,49 +95,99 @@ def test_notebooks_have_no_outputs_and_the_same_bytes(lesson: Lesson) -> None:
     assert kinds[0] == "markdown"
     assert len({cell["id"] for cell in document["cells"]}) == len(kinds)
     assert all(not c["outputs"] for c in document["cells"] if c["cell_type"] == "code")
-    script = lesson.path.read_text(encoding="utf-8")
-    for kind, body in cells(script):
-        assert body in script or kind == "markdown"
+    for kind, body in cells(lesson.text):
+        assert body in lesson.text or kind == "markdown"
 
 
 def test_grade_says_it_by_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lesson = LESSONS[10]
+    lesson = lesson_named("11")
     assert main(["start", "11"]) == 0
     assert main(["start", "11"]) == 2  # nothing is written over
     assert main(["grade", "11"]) == 1
     assert main(["grade", "11", str(lesson.solution)]) == 0
     assert main(["grade", "99"]) == 2
     assert main(["grade", "12"]) == 2
-    Path("broken.py").write_text("def ratio(:\n")
-    assert main(["grade", "11", "broken.py"]) == 1
-    assert "SyntaxError" in capsys.readouterr().out
+    for text, error in (("def ratio(:\n", "SyntaxError"), ("raise SystemExit(3)", "SystemExit")):
+        Path("broken.py").write_text(text)
+        assert main(["grade", "11", "broken.py"]) == 1
+        assert error in capsys.readouterr().out
 
 
-def test_a_wrong_answer_names_the_students_line(tmp_path: Path) -> None:
-    lesson = LESSONS[10]
-    text = lesson.solution.read_text(encoding="utf-8")
-    path = tmp_path / "mine.py"
-    path.write_text(text.replace('theirs["run_ms"] / ours["run_ms"]', "theirs.nothing"))
-    (first, *others) = grade(lesson, path)
+def wrong_file(path: Path, old: str, new: str) -> Path:
+    text = lesson_named("11").solution.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def test_an_error_names_the_students_line_and_the_input(tmp_path: Path) -> None:
+    path = wrong_file(tmp_path / "mine.py", 'theirs["run_ms"] / ours["run_ms"]', "theirs.nothing")
+    (first, *others) = grade(lesson_named("11"), path)
     assert first.problem.startswith("AttributeError at mine.py:")
     assert "theirs.nothing" in first.problem
+    assert first.given.startswith("ratio({'run_ms': 2.0,") and first.expected == "1.5"
     assert all(r.passed for r in others)
+
+
+def test_a_missing_function_is_named(tmp_path: Path) -> None:
+    path = wrong_file(tmp_path / "mine.py", "def ratio(", "def other(")
+    assert grade(lesson_named("11"), path)[0].problem == "mine.py has no ratio"
+
+
+def test_a_hint_comes_with_the_second_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = wrong_file(tmp_path / "mine.py", " or (row", " and (row")
+    shown: list[bool] = []
+    for change in ("", "", "# again\n"):  # the same text again is no new try
+        path.write_text(path.read_text() + change)
+        assert main(["grade", "11", str(path)]) == 1
+        shown.append("hint      a time is noisy if" in capsys.readouterr().out)
+    assert shown == [False, False, True]
+    other = wrong_file(tmp_path / "other.py", " or (row", " and (row")
+    main(["grade", "11", str(other), "--hints"])
+    assert "hint      a time is noisy if" in capsys.readouterr().out
+
+
+def test_tries_survive_a_broken_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wrong_file(tmp_path / "mine.py", " or (row", " and (row")
+    main(["grade", "11", str(path)])
+    (store,) = (tmp_path / "cache/course").glob("*.json")
+    for text in ("{", "[]", '{"ratio": 3}', '{"ratio": {"tries": "x"}}'):
+        store.write_text(text)
+        assert main(["grade", "11", str(path)]) == 1
+    assert "hint" not in capsys.readouterr().out
+
+
+def test_grades_are_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wrong_file(
+        tmp_path / "mine.py",
+        "def fewest_kernels(rows):",
+        "def fewest_kernels(rows):\n    print('noise')",
+    )
+    assert main(["grade", "11", str(path), str(lesson_named("11").exercise), "--json"]) == 1
+    right, gaps = json.loads(capsys.readouterr().out)
+    assert (right["lesson"], right["file"], right["passed"], right["of"]) == ("11", str(path), 3, 3)
+    assert gaps["passed"] == 0
+    assert [check["is_gap"] for check in gaps["checks"]] == [True] * 3
+    assert gaps["checks"][0].keys() >= {"name", "says", "given", "expected", "problem", "tries"}
 
 
 def test_commands_that_the_course_shows_parse() -> None:
     texts = [(ROOM / "README.md").read_text(encoding="utf-8")]
-    texts += [lesson.path.read_text(encoding="utf-8") for lesson in LESSONS]
+    texts += [lesson.text for lesson in LESSONS]
     shown = [shlex.split(c, comments=True) for text in texts for c in COMMAND.findall(text)]
     assert {argv[0] for argv in shown} >= {"list", "run", "start", "grade", "notebooks"}
     for argv in shown:
-        assert len(argv) == 1 or argv[1] == "-o" or 1 <= int(argv[1]) <= 12
+        assert len(argv) == 1 or argv[1] == "-o" or argv[1] in NAMES
 
 
 def test_list_and_notebooks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 12
+    shown = capsys.readouterr().out
+    assert all(lesson.title in shown and lesson.needs in shown for lesson in LESSONS)
     assert main(["notebooks", "-o", str(tmp_path / "n")]) == 0
-    assert len(list((tmp_path / "n").glob("*.ipynb"))) == 12
+    assert len(list((tmp_path / "n").glob("*.ipynb"))) == len(LESSONS)

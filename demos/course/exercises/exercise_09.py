@@ -1,6 +1,6 @@
 """Exercise 9: scans."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def softmax_state(np, earlier, later):

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 4. Layout and loops: schedules by hand
 #
+# **Goals**: after this lesson you can read a kernel as a list of steps, write such a list for a
+# softmax and a matmul, and count what a tile loads.
+#
+# **Time**: 60 minutes. **Needs**: PyTorch and torch-mlir; the last cell needs Triton.
+#
 # A **schedule** reorders loops, tiles them, and maps them to hardware. It changes no result and
 # can change the time a hundredfold. First, though, the **layout**: the order of an array's axes
 # in memory.

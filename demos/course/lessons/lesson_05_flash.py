@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 5. From softmax to flash attention, by algebra
 #
+# **Goals**: after this lesson you can derive online softmax, merge two states of a row, and follow
+# the compiler from softmax to a flash attention kernel.
+#
+# **Time**: 60 minutes. **Needs**: Python and NumPy.
+#
 # Attention is softmax(q kT) v. Computed literally it makes a table of n x n weights,
 # writes it to memory, and reads it back. The table is what hurts. In 2022 *flash attention*
 # computed the same without it. Here we derive it, and then watch the compiler derive it: it has

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 7. Autodiff and the joint graph: what to keep, what to recompute
 #
+# **Goals**: after this lesson you can derive a gradient rule, read a joint graph, and decide which
+# values to keep for the backward pass.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need PyTorch.
+#
 # The gradient of a program is a program. From the result backwards, each op hands its gradient to
 # its operands by a rule of its own. First with `stack.mini`, a whole compiler in one file, where
 # the rule is one line of the op's record; then with the real one, where the question is memory.

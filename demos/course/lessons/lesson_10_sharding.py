@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 10. Sharding: one program on many devices
 #
+# **Goals**: after this lesson you can shard a few values and derive the rest, count the collectives
+# and their bytes, and price a ring all-reduce.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy.
+#
 # A model that does not fit on one device is cut. You shard a few values; the rest follows
 # from the same axis rules that gave fusion and tiling. What the rules cannot do without talking
 # becomes a **collective**, and each has its bytes. No GPU and no network here: the ranks run in

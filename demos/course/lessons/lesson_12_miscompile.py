@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 12. Find the miscompile
 #
+# **Goals**: after this lesson you can find a miscompile by bisecting passes and rewrites, and
+# choose inputs that reveal it.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy.
+#
 # A compiler that is wrong is worse than none, and it rarely says so. Somewhere among many passes
 # one rule is wrong for some values. In this lesson a pass has a mistake on purpose. We find the
 # pass, the rule, the rewrite and the source line, first by hand and then in general.

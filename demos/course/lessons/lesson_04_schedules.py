@@ -14,7 +14,7 @@
 import torch
 
 import stack
-from stack.demos.course.show import QUICK, race, show
+from stack.demos.course.show import QUICK, has, race, show
 from stack.explore.table import table
 
 
@@ -152,16 +152,19 @@ for wrong in ("split q 4", "bind i cores; bind i cores", "split k 4096; vectoriz
 # `sm_90`.
 
 # %%
-from stack.explore.lowering import Settings, inspect_target  # noqa: E402
-from stack.explore.target import ExampleCall  # noqa: E402
-
 print(stack.compile(multiply, *args).run.func("scheduled").nodes[0].attrs["schedule"])
-args = (torch.randn(256, 512).bfloat16(), torch.randn(512, 384).bfloat16())
-target = ExampleCall("multiply", multiply, args, "torch")
-settings = Settings("triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",))
-gpu = inspect_target(target, settings)
-show(gpu.func("scheduled").nodes[0].attrs["schedule"])
-print(gpu.kernels[0].text[-1400:])
+
+# %%
+if has("triton"):
+    from stack.explore.lowering import Settings, inspect_target
+    from stack.explore.target import ExampleCall
+
+    args = (torch.randn(256, 512).bfloat16(), torch.randn(512, 384).bfloat16())
+    target = ExampleCall("multiply", multiply, args, "torch")
+    schedules = ("c: m=64 n=64 k=32 stages=3 warps=4",)
+    gpu = inspect_target(target, Settings("triton", machine="sm_90", schedules=schedules))
+    show(gpu.func("scheduled").nodes[0].attrs["schedule"])
+    print(gpu.kernels[0].text[-1400:])
 
 # %% [markdown]
 # ## Exercise

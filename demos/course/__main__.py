@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stack.demos.course.catalog import LESSONS, find
 from stack.demos.course.grading import HINTS_FROM, grade, record, report
-from stack.demos.course.lesson import LESSONS, Lesson, find
+from stack.demos.course.lesson import Lesson
 from stack.demos.course.notebook import notebook
 from stack.demos.course.tries import count_tries
 from stack.errors import BackendMissing
@@ -94,24 +95,24 @@ def _missing_in(error: BaseException | None) -> str | None:
 
 
 def _start(lesson: Lesson) -> int:
-    path = Path(lesson.exercise.name)
-    if path.exists():
-        print(f"{path} is there already", file=sys.stderr)
+    path = Path(lesson.file)
+    problem = lesson.start(path)
+    if problem:
+        print(problem, file=sys.stderr)
         return 2
-    path.write_text(lesson.exercise.read_text(encoding="utf-8"), encoding="utf-8")
     print(f"fill the gaps of {path}, then: python -m stack.demos.course grade {lesson.name}")
     return 0
 
 
 def _grade(lesson: Lesson, args: argparse.Namespace) -> int:
-    paths = [Path(file) for file in args.files or [lesson.exercise.name]]
+    paths = [Path(file) for file in args.files or [lesson.file]]
     for path in paths:
         if not path.is_file():
             print(f"there is no {path}: `start {lesson.name}` makes one", file=sys.stderr)
             return 2
     records: list[Any] = []
     for path in paths:
-        found = grade(lesson, path)
+        found = list(grade(lesson, path))
         tries = count_tries(path, [r.name for r in found if r.is_wrong])
         records.append(record(lesson, path, found, tries))
         if args.hints:

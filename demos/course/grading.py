@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -70,18 +70,23 @@ def checks_of(lesson: Lesson) -> list[Callable[[Any], None]]:
     return sorted(found, key=lambda f: f.__code__.co_firstlineno)
 
 
-def grade(lesson: Lesson, path: Path) -> list[Result]:
-    """Runs every check of a lesson on a student's file; all fail if it cannot be loaded.
+def grade(lesson: Lesson, path: Path) -> Iterator[Result]:
+    """Runs the checks of a lesson on a student's file; fails once if it cannot be loaded.
 
     What the file prints goes to stderr, so that stdout has the report alone.
     """
+    path = path.resolve()
     checks = checks_of(lesson)
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
             module = load(path)
-        except (Exception, SystemExit) as error:
-            return [Result("load", f"{path.name} is Python that runs", _where(error, path))]
-        return [_one(check, module, path) for check in checks]
+    except (Exception, SystemExit) as error:
+        yield Result("load", f"{path.name} is Python that runs", _where(error, path))
+        return
+    for check in checks:
+        with contextlib.redirect_stdout(sys.stderr):
+            result = _one(check, module, path)
+        yield result
 
 
 def _one(check: Callable[[Any], None], module: ModuleType, path: Path) -> Result:

@@ -1,10 +1,10 @@
-"""The lessons: each a script, an exercise with gaps, and checks.
+"""A lesson: a script, an exercise with gaps, and checks.
 
 The first cell of a script names what it teaches, how long it takes, and what it needs:
 
     # # 3. Fusion: what may share a kernel, and what should
     #
-    # **Goals**: ...
+    # **Goals**: after this lesson you can ...
     #
     # **Time**: 60 minutes. **Needs**: Python and NumPy.
 """
@@ -21,10 +21,19 @@ ROOM = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson. `path` is its script in percent format."""
+    """One lesson. `path` is its script in percent format: `lesson_03_fusion.py` for lesson 3."""
 
-    name: str  # "1" to "15"
     path: Path
+
+    @property
+    def stem(self) -> str:
+        """The part of file names that says which lesson it is: "03"."""
+        return self.path.name.split("_")[1]
+
+    @property
+    def name(self) -> str:
+        """The name that commands take: "3"."""
+        return self.stem.lstrip("0")
 
     @cached_property
     def text(self) -> str:
@@ -38,9 +47,8 @@ class Lesson:
     @property
     def goals(self) -> str:
         """The abilities that the lesson teaches, as a sentence."""
-        return " ".join(
-            self._head(r"^# \*\*Goals\*\*: ((?:.|\n# (?=.))*)").replace("\n# ", " ").split()
-        )
+        found = self._head(r"^# \*\*Goals\*\*: ((?:.|\n# (?=.))*)")
+        return " ".join(found.replace("\n# ", " ").split())
 
     @property
     def minutes(self) -> int:
@@ -57,30 +65,22 @@ class Lesson:
         return found[1]
 
     @property
-    def stem(self) -> str:
-        """The end of the names of its files: "03"."""
-        return f"{int(self.name):02}"
-
-    @property
     def file(self) -> str:
         """The name of the file that a student writes."""
-        return self.exercise.name
+        return f"exercise_{self.stem}.py"
 
     @property
-    def exercise(self) -> Path:
-        return ROOM / "exercises" / f"exercise_{self.stem}.py"
+    def exercise(self) -> str:
+        """The text of the exercise, with gaps."""
+        return (ROOM / "exercises" / self.file).read_text(encoding="utf-8")
 
     @property
     def solution(self) -> Path:
         return ROOM / "solutions" / f"solution_{self.stem}.py"
 
-
-LESSONS = tuple(
-    Lesson(str(int(path.name[7:9])), path)
-    for path in sorted((ROOM / "lessons").glob("lesson_*.py"))
-)
-
-
-def find(name: str) -> Lesson | None:
-    """Returns the lesson with this name, or None."""
-    return next((lesson for lesson in LESSONS if lesson.name == name), None)
+    def start(self, path: Path) -> str:
+        """Writes the exercise to a file; returns why it cannot, or ""."""
+        if path.exists():
+            return f"{path} is there already"
+        path.write_text(self.exercise, encoding="utf-8")
+        return ""

@@ -27,8 +27,7 @@ def cells(text: str) -> list[tuple[str, str]]:
 def notebook(lesson: Lesson) -> str:
     """The lesson as a notebook, its exercise in the last cells."""
     found = cells(lesson.text)
-    gaps = lesson.exercise.read_text(encoding="utf-8")
-    written = f"%%writefile {lesson.exercise.name}\n{gaps}".rstrip()
+    written = f"%%writefile {lesson.file}\n{lesson.exercise}".rstrip()
     graded = f"!python -m stack.demos.course grade {lesson.name}"
     found += [("markdown", "Fill the gaps of this cell, run it, then run the next one.")]
     found += [("code", written), ("code", graded)]

@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ pytest.importorskip("torch")
 
 from stack.demos.course import show
 from stack.demos.course.__main__ import main
+from stack.demos.course.catalog import LESSONS, find
 from stack.demos.course.grading import checks_of, grade
-from stack.demos.course.lesson import LESSONS, ROOM, Lesson, find
+from stack.demos.course.lesson import ROOM, Lesson
 from stack.demos.course.notebook import cells, notebook
+from stack.demos.course.steps import MINI, PARTS, Step
 
 NAMES = [lesson.name for lesson in LESSONS]
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-COMMAND = re.compile(r"python -m stack\.demos\.course (.+)")
+COMMAND = re.compile(r"python -m stack\.demos\.course ([^`\n]+)")
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +57,13 @@ def test_it_runs_as_a_script(
 
 
 @each_lesson
-def test_solutions_pass_and_gaps_fail(lesson: Lesson) -> None:
-    solved = grade(lesson, lesson.solution)
+def test_solutions_pass_and_gaps_fail(lesson: Lesson, tmp_path: Path) -> None:
+    solved = list(grade(lesson, lesson.solution))
     assert [r.problem for r in solved] == [""] * len(checks_of(lesson))
     assert len(solved) >= 3
-    for result in grade(lesson, lesson.exercise):
+    path = tmp_path / lesson.file
+    path.write_text(lesson.exercise, encoding="utf-8")
+    for result in grade(lesson, path):
         assert "a gap is left" in result.problem, result.says
         assert result.hint, f"{result.name} has no hint"
 
@@ -66,9 +71,9 @@ def test_solutions_pass_and_gaps_fail(lesson: Lesson) -> None:
 @pytest.mark.parametrize("answer", list(wrong_answers()), ids=lambda a: f"{a.lesson.name}-{a.why}")
 def test_a_wrong_answer_is_explained(answer: WrongAnswer, tmp_path: Path) -> None:
     failed = answer.graded(tmp_path)
-    assert failed, "it passes"
-    assert failed[0].given and failed[0].expected and failed[0].problem and failed[0].hint
-    assert not failed[0].is_gap
+    assert failed is not None, "it passes"
+    assert failed.given and failed.expected and failed.problem and failed.hint
+    assert not failed.is_gap
 
 
 def test_each_exercise_has_three_wrong_answers() -> None:
@@ -77,13 +82,37 @@ def test_each_exercise_has_three_wrong_answers() -> None:
 
 @each_lesson
 def test_an_exercise_has_the_parts_of_its_solution(lesson: Lesson) -> None:
+    if isinstance(lesson, Step):
+        assert lesson.exercise.count("raise Gap(") == len(PARTS[lesson.name][1])
+        return
     found = [
-        re.findall(r"^(?:def|class) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        for path in (lesson.exercise, lesson.solution)
+        re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)
+        for text in (lesson.exercise, lesson.solution.read_text(encoding="utf-8"))
     ]
     asked, solved = found[0], [name for name in found[1] if not name.startswith("_")]
     assert asked == solved
-    assert lesson.exercise.read_text(encoding="utf-8").count("raise Gap(") == len(asked)
+    assert lesson.exercise.count("raise Gap(") == len(asked)
+
+
+def test_the_compiler_grows_by_a_part_in_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [lesson for lesson in LESSONS if isinstance(lesson, Step)]
+    assert [step.name for step in steps] == [f"b{n}" for n in range(1, 9)] == list(PARTS)
+    path = Path("compiler.py")
+    for step, after in pairwise(steps):
+        assert main(["start", step.name]) == 0
+        assert path.read_text() == step.exercise  # from nothing, or from the step before, solved
+        assert main(["start", step.name]) == 2
+        assert "already" in capsys.readouterr().err
+        path.write_text(after.exercise.removesuffix(after.part))
+    assert main(["start", "b8"]) == 0
+    sections = MINI.read_text(encoding="utf-8").count("\n# ---- ")
+    assert path.read_text().count("\n# ---- ") == sections
+    path.write_text(steps[0].exercise)
+    assert main(["start", "b3"]) == 2
+    assert "lacks the step before b3" in capsys.readouterr().err
 
 
 @each_lesson
@@ -125,7 +154,7 @@ def wrong_file(path: Path, old: str, new: str) -> Path:
 
 def test_an_error_names_the_students_line_and_the_input(tmp_path: Path) -> None:
     path = wrong_file(tmp_path / "mine.py", 'theirs["run_ms"] / ours["run_ms"]', "theirs.nothing")
-    (first, *others) = grade(lesson_named("11"), path)
+    (first, *others) = list(grade(lesson_named("11"), path))
     assert first.problem.startswith("AttributeError at mine.py:")
     assert "theirs.nothing" in first.problem
     assert first.given.startswith("ratio({'run_ms': 2.0,") and first.expected == "1.5"
@@ -134,7 +163,7 @@ def test_an_error_names_the_students_line_and_the_input(tmp_path: Path) -> None:
 
 def test_a_missing_function_is_named(tmp_path: Path) -> None:
     path = wrong_file(tmp_path / "mine.py", "def ratio(", "def other(")
-    assert grade(lesson_named("11"), path)[0].problem == "mine.py has no ratio"
+    assert next(grade(lesson_named("11"), path)).problem == "mine.py has no ratio"
 
 
 def test_a_hint_comes_with_the_second_try(
@@ -168,12 +197,14 @@ def test_grades_are_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "def fewest_kernels(rows):",
         "def fewest_kernels(rows):\n    print('noise')",
     )
-    assert main(["grade", "11", str(path), str(lesson_named("11").exercise), "--json"]) == 1
-    right, gaps = json.loads(capsys.readouterr().out)
+    gaps = tmp_path / "gaps.py"
+    gaps.write_text(lesson_named("11").exercise)
+    assert main(["grade", "11", str(path), str(gaps), "--json"]) == 1
+    right, left = json.loads(capsys.readouterr().out)
     assert (right["lesson"], right["file"], right["passed"], right["of"]) == ("11", str(path), 3, 3)
-    assert gaps["passed"] == 0
-    assert [check["is_gap"] for check in gaps["checks"]] == [True] * 3
-    assert gaps["checks"][0].keys() >= {"name", "says", "given", "expected", "problem", "tries"}
+    assert left["passed"] == 0
+    assert [check["is_gap"] for check in left["checks"]] == [True] * 3
+    assert left["checks"][0].keys() >= {"name", "says", "given", "expected", "problem", "tries"}
 
 
 def test_commands_that_the_course_shows_parse() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from partial_site import site_of
 
-from stack.demos.course.lesson import LESSONS
+from stack.demos.course.catalog import LESSONS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = """func @f(%x: f32[4, 8], %w: f32[8]) -> (f32[4, 8]) at tensor {

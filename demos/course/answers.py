@@ -45,10 +45,11 @@ class Question:
         """
         try:
             return self.function(*(a.copy() if isinstance(a, np.ndarray) else a for a in self.args))
-        except Gap:
-            raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # Ctrl-C ends an endless loop
-            raise self.wrong(expected, type(error).__name__) from error
+            cause = root_cause(error)
+            if isinstance(cause, Gap):
+                raise cause from None
+            raise self.wrong(expected, type(error).__name__) from cause
 
     def equals(self, wanted: Any, rtol: float = 1e-6) -> None:
         """Raises Wrong if the answer differs; floats may differ by `rtol` of their size."""
@@ -68,6 +69,13 @@ def ask(function: Callable[..., Any], *args: Any, given: str = "") -> Question:
     name = getattr(function, "__name__", str(function))
     text = given or ", ".join(map(show, args))
     return Question(function, args, text if name == "<lambda>" else f"{name}({text})")
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Returns the error that an error was raised from: Triton's interpreter wraps errors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def show(value: Any) -> str:

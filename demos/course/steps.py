@@ -100,7 +100,7 @@ class Step(Lesson):
 
     @property
     def part(self) -> str:
-        """What this step adds to `compiler.py`, with gaps."""
+        """The text that this step adds to `compiler.py`, with gaps."""
         sections, gaps = PARTS[self.name]
         return with_gaps("".join(_section(n) for n in sections), gaps)
 

@@ -6,6 +6,8 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +26,10 @@ from stack.demos.course.steps import MINI, PARTS, Step
 
 NAMES = [lesson.name for lesson in LESSONS]
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
+TRITON = "15"  # in a process of its own: Triton reads TRITON_INTERPRET when it is imported
+HERE = [lesson for lesson in LESSONS if lesson.name != TRITON]
+each_lesson_here = pytest.mark.parametrize("lesson", HERE, ids=lambda lesson: lesson.name)
+WRONG = [answer for answer in wrong_answers() if answer.lesson.name != TRITON]
 COMMAND = re.compile(r"python -m stack\.demos\.course ([^`\n]+)")
 
 
@@ -47,7 +53,7 @@ def test_titles_differ_and_each_lesson_has_goals_and_times() -> None:
         assert lesson.needs.startswith(("Python and NumPy", "PyTorch"))
 
 
-@each_lesson
+@each_lesson_here
 def test_it_runs_as_a_script(
     lesson: Lesson, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +62,7 @@ def test_it_runs_as_a_script(
     assert capsys.readouterr().out.strip()
 
 
-@each_lesson
+@each_lesson_here
 def test_solutions_pass_and_gaps_fail(lesson: Lesson, tmp_path: Path) -> None:
     solved = list(grade(lesson, lesson.solution))
     assert [r.problem for r in solved] == [""] * len(checks_of(lesson))
@@ -68,7 +74,7 @@ def test_solutions_pass_and_gaps_fail(lesson: Lesson, tmp_path: Path) -> None:
         assert result.hint, f"{result.name} has no hint"
 
 
-@pytest.mark.parametrize("answer", list(wrong_answers()), ids=lambda a: f"{a.lesson.name}-{a.why}")
+@pytest.mark.parametrize("answer", WRONG, ids=lambda a: f"{a.lesson.name}-{a.why}")
 def test_a_wrong_answer_is_explained(answer: WrongAnswer, tmp_path: Path) -> None:
     failed = answer.graded(tmp_path)
     assert failed is not None, "it passes"
@@ -76,7 +82,33 @@ def test_a_wrong_answer_is_explained(answer: WrongAnswer, tmp_path: Path) -> Non
     assert not failed.is_gap
 
 
+def test_triton_kernels_are_graded_by_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    lesson = lesson_named(TRITON)
+    (tmp_path / lesson.file).write_text(lesson.exercise, encoding="utf-8")
+    files = [lesson.solution, tmp_path / lesson.file]
+    for number, answer in enumerate(a for a in wrong_answers() if a.lesson.name == TRITON):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        files.append(answer.write(folder))
+    course = [sys.executable, "-m", "stack.demos.course"]
+    command = [*course, "grade", TRITON, *map(str, files), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    solved, gaps, *wrong = json.loads(done.stdout)
+    assert solved["passed"] == solved["of"] >= 3
+    assert all(check["is_gap"] for check in gaps["checks"])
+    for graded in wrong:
+        failed = next(check for check in graded["checks"] if not check["passed"])
+        assert failed["given"] and failed["expected"] and not failed["is_gap"]
+    done = subprocess.run([*course, "run", TRITON], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_each_exercise_has_three_wrong_answers() -> None:
+    page = (ROOM / "wrong_answers.md").read_text(encoding="utf-8")
+    for answer in wrong_answers():
+        assert f"| {answer.lesson.name} | {answer.why} |" in page, "run tests/course_wrong.py"
     assert [name for name in NAMES if len(ANSWERS[name]) < 3] == []
 
 

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 def prog():
     return (lambda x: jnp.tanh(x) @ x.T), (jnp.ones((4, 8)),)
 """
+HERE = [lesson for lesson in LESSONS if lesson.name != "15"]  # it needs a process of its own
 COMMANDS = [
     ["env"],
     ["passes"],
@@ -70,8 +71,8 @@ COMMANDS = [
             ["bisect"],
         )
     ),
-    *(["course", "run", lesson.name] for lesson in LESSONS),
-    *(["course", "grade", lesson.name, str(lesson.solution)] for lesson in LESSONS),
+    *(["course", "run", lesson.name] for lesson in HERE),
+    *(["course", "grade", lesson.name, str(lesson.solution)] for lesson in HERE),
 ]
 # lessons, and exercises of any lesson, that run with NumPy alone
 NUMPY_LESSONS = {lesson.name for lesson in LESSONS if lesson.needs.startswith("Python and NumPy")}

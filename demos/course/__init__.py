@@ -1,1 +1,1 @@
-"""A course on compilers for machine learning, taught with this one: lessons, exercises and a compiler to build."""
+"""A course on compilers for machine learning: lessons, exercises, and a compiler to build."""

@@ -78,6 +78,16 @@ class Lesson:
     def solution(self) -> Path:
         return ROOM / "solutions" / f"solution_{self.stem}.py"
 
+    @property
+    def task(self) -> str:
+        """The text before the exercise in a notebook."""
+        return "Fill the gaps of this cell, run it, then run the next one."
+
+    @property
+    def begin(self) -> str:
+        """The cell of a notebook that writes the exercise."""
+        return f"%%writefile {self.file}\n{self.exercise}".rstrip()
+
     def start(self, path: Path) -> str:
         """Writes the exercise to a file; returns why it cannot, or ""."""
         if path.exists():

@@ -105,6 +105,14 @@ class Step(Lesson):
         return with_gaps("".join(_section(n) for n in sections), gaps)
 
     @property
+    def task(self) -> str:
+        return f"Run this cell once, fill the gaps in the file {self.file}, then run the next one."
+
+    @property
+    def begin(self) -> str:
+        return f"!python -m stack.demos.course start {self.name}"
+
+    @property
     def exercise(self) -> str:
         """The whole file at this step: the steps before it are solved."""
         numbers = [n for name in PARTS if name < self.name for n in PARTS[name][0]]

@@ -25,8 +25,8 @@ def check_trace(student: Any) -> None:
     node of it.
     """
     arrays = _arrays((2, 3), (3, 4))
-    func = ask(lambda: student.trace(lambda left, right: left @ right, *arrays), given="x @ w")
-    made = func.answer("a Func")
+    question = ask(lambda: student.trace(lambda left, right: left @ right, *arrays), given="x @ w")
+    made = question.answer("a Func")
     names = lambda: [p["name"] for p in made.params]
     ask(names, given="names of the parameters of lambda left, right").equals(["left", "right"])
     a, b = arrays

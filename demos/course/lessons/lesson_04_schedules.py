@@ -146,6 +146,15 @@ for wrong in ("split q 4", "bind i cores; bind i cores", "split k 4096; vectoriz
         print(error)
 
 # %% [markdown]
+# The same on the command line: the policy's steps with their reasons, the kernel after a step, and
+# a list of your own, given as text or in a file with one line `value: steps` for each kernel.
+#
+# ```sh parsed
+# stackc dump matmul.py:matmul -i 'f32[512,512]' -i 'f32[512,512]' --steps -o r1
+# stackc show r1 c.step2
+# stackc opt r1:fused --schedule mine.txt --target avx512 --pass-pipeline='schedule{loops=cpu},tile'
+# ```
+#
 # There is a short form too: tile sizes for the axes, as the policy for matrix products writes
 # them. The compiler derives the rest. A GPU offers more hardware to bind an axis to: thread
 # blocks, warps, lanes. You need no GPU to read the kernel: it is compiled and printed for

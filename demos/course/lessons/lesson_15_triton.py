@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 # %% [markdown]
 # # 15. A Triton kernel by hand
 #

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         need = _missing_in(error)
         if need is None:
             raise
-        print(f"lesson {lesson.name} cannot run here: {need}", file=sys.stderr)
+        print(f"lesson {lesson.name} needs {lesson.needs}; {need}", file=sys.stderr)
         return BackendMissing.exit_code
 
 
@@ -113,7 +113,7 @@ def _grade(lesson: Lesson, args: argparse.Namespace) -> int:
     records: list[Any] = []
     for path in paths:
         found = list(grade(lesson, path))
-        tries = count_tries(path, [r.name for r in found if r.is_wrong])
+        tries = count_tries(lesson.name, path, [r.name for r in found if r.is_wrong])
         records.append(record(lesson, path, found, tries))
         if args.hints:
             tries = {r.name: HINTS_FROM for r in found}

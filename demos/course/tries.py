@@ -12,13 +12,13 @@ from typing import Any
 from stack.run.cache import cache_folder
 
 
-def count_tries(path: Path, wrong: Iterable[str]) -> dict[str, int]:
-    """Counts one more try for each wrong check of a file; returns the tries of these checks.
+def count_tries(lesson: str, path: Path, wrong: Iterable[str]) -> dict[str, int]:
+    """Counts one more try for each wrong check of a lesson on a file; returns their tries.
 
     Grading the same text again is no new try. Tries are stored in the cache directory. Without one
     that can be written, each try is the first.
     """
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{lesson} {path.resolve()}".encode()).hexdigest()[:16]
     store = cache_folder() / "course" / f"{name}.json"
     text = hashlib.sha256(path.read_bytes()).hexdigest()
     known = _read(store)

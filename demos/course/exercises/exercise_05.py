@@ -17,6 +17,8 @@ def merge(a, b):
 def running_variance(values):
     """Sum of (x - mean)^2 in one pass over the values: the mean is corrected as it moves.
 
+    `values` may be an iterator, which can be read once and has no length.
+
     State: count, mean, sum of squares. Welford, 1962. Do not subtract two large sums.
     """
     raise Gap("with delta = x - mean: mean += delta / count, squares += delta * (x - new mean)")

@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can derive online softmax, merge two states of a row, and follow
 # the compiler from softmax to a flash attention kernel.
 #
-# **Time**: 60 minutes. **Needs**: Python and NumPy.
+# **Time**: 60 minutes. **Needs**: Python and NumPy; one cell needs Triton.
 #
 # Attention is softmax(q kT) v. Computed literally it makes a table of n x n weights,
 # writes it to memory, and reads it back. The table is what hurts. In 2022 *flash attention*

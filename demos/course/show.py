@@ -14,7 +14,8 @@ from stack.ir.node import Func
 from stack.measure.timing import Timing, interleave, repeat
 from stack.releases import install_hint
 from stack.report.drawing import draw_graph, standalone
-from stack.report.graph import collapsed, graph_of, layout
+from stack.report.graph import collapsed, graph_of
+from stack.report.graph_layout import layout
 
 EXTRAS = {"torch_mlir": "mlir", "mlir": "mlir"}  # packages that are installed by another name
 QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, for tests

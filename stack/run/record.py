@@ -275,6 +275,7 @@ class Run:
                 **({"resources": k.resources} if k.resources else {}),
                 **({"warning": k.warning} if k.warning else {}),
                 **({"modules": list(k.modules)} if k.modules else {}),
+                **({"computes": k.computes} if k.computes else {}),
             }
             for k in self.kernels
         ]

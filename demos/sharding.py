@@ -23,7 +23,7 @@ import stack
 from stack.demos import sharding_measured
 from stack.explore.sharding import drawing, table_of
 from stack.explore.table import table
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.passes.annotate import Annotate
 from stack.passes.canonicalize import Canonicalize
 from stack.passes.propagate import Propagate

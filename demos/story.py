@@ -12,7 +12,7 @@ import numpy as np
 
 import stack
 from stack.explore.dump import coverage_line, stage_table
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.compare import compare, describe, device_text
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings

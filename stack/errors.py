@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from stack.ir.node import Node
+from collections.abc import Collection
 
 
 class StackError(Exception):
@@ -116,20 +112,6 @@ class BackendMissing(StackError):
         self.name = name
         self.need = need
         super().__init__(f"backend {name!r} is not available: {need}")
-
-
-class KernelRefused(StackError):
-    """A backend's compiler rejects kernels, runs out of resources for them, or does not finish in
-    time.
-
-    `kernels` maps each kernel node of the lowered function to the reason. `stack.run.retreat`
-    recompiles their fusion groups in other ways.
-    """
-
-    def __init__(self, kernels: Mapping[Node, str]) -> None:
-        self.kernels = dict(kernels)
-        rows = [f"kernel {n.attrs.get('name', n.op)}: {why}" for n, why in self.kernels.items()]
-        super().__init__("\n".join(rows))
 
 
 class UsageError(StackError):

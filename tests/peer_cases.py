@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stack.demos import models, transformer
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_frontend
 

@@ -16,7 +16,7 @@ import numpy as np
 from stack.collector import held_back
 from stack.frames import with_room
 from stack.hosted import Op, enter
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.releases import warn_if_untested

@@ -16,7 +16,7 @@ from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import STAGE as STEPS
 from stack.explore.steps import KernelSteps, is_step, step_text, stepped
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.ir.verifier import verify
 from stack.run.backend import Backend, Executable

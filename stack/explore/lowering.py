@@ -13,7 +13,7 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
 from stack.explore.target import CommandTarget, ExampleCall
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.storage import decode, encode
 from stack.phases import phase
 from stack.rewrite.inputs import random_inputs

@@ -11,7 +11,7 @@ import numpy as np
 
 import stack.plugins as plugins
 from stack.errors import BackendMissing, StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.caches import fresh_caches
 from stack.measure.roofline import memory_elements
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 
 FREE = ("const", "param", "item")  # these get no box
 GAP_X, GAP_Y = 26, 34

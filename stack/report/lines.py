@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.report.content import GROUPS, Report, StageView
 from stack.report.markup import Html, escaped, tag
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import stack.plugins as plugins
 from stack.errors import BackendMissing, UnsupportedOp, UsageError, unknown_name
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.phases import phase
 from stack.releases import install_hint, warn_if_untested
 from stack.rewrite.pipeline import Pipeline

@@ -11,7 +11,8 @@ from typing import Any
 from stack.collector import held_back
 from stack.errors import StackError, UsageError
 from stack.frames import with_room
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.phases import phase
 from stack.run.compile import default_backend, entry_of, find_frontend, warm
 from stack.run.frontend import Calls, Entry, Frontend

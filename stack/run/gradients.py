@@ -9,7 +9,8 @@ import numpy as np
 
 from stack.errors import UsageError
 from stack.ir.builder import constant
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.frontend import RECORD
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stack.errors import unknown_name
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.phases import phases_now
 from stack.rewrite.check import EXACT, Inexact
 from stack.run.backend import Kernel

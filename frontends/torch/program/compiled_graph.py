@@ -21,8 +21,8 @@ from stack.frontends.torch.program.fast_path import Shortcut
 from stack.frontends.torch.program.index_checks import Checks
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
-from stack.ir.interpreter import interpret
-from stack.ir.node import Block, Func, Node, by_distance
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.run.backend import Direct
 from stack.run.frontend import RECORD
@@ -308,7 +308,7 @@ class Interpreted(Recorded):
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
-        results = interpret(self.func, *ready)
+        results = self.func.interpret(*ready)
         if not isinstance(results, tuple):
             results = (results,)
         return [self._tensor(r, n) for r, n in zip(results, self.func.results, strict=True)]

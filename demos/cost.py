@@ -18,8 +18,8 @@ from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.rewrite import Pipeline
-from stack.run.compile import trace
 from stack.run.gradients import gradients_of
+from stack.run.trace import trace
 from stack.target import as_gpu, load
 
 GPU = "sm_90"

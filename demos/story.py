@@ -19,10 +19,10 @@ from stack.measure.roofline import measure_ceilings
 from stack.measure.systems import BenchProgram, capture_program
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
-from stack.run.compile import find_frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import parse_backends
+from stack.run.trace import find_frontend
 
 Target = tuple[Any, tuple[Any, ...]]
 FRONTENDS = ("torch", "jax")

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from stack import errors
+from stack.compiled_callable import compile, jit
+from stack.explore.capture import capture
 from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
 from stack.rewrite import Pass, Pipeline
 from stack.rewrite.pipeline import register_pass
-from stack.run.compile import trace
-from stack.run.compiled_callable import compile, jit
-from stack.run.watch import capture
+from stack.run.trace import trace
 
 __all__ = [
     "Func",

@@ -114,6 +114,20 @@ class BackendMissing(StackError):
         super().__init__(f"backend {name!r} is not available: {need}")
 
 
+class WingMissing(StackError):
+    """A part beside the core is not installed, or cannot be imported. Says how to get it."""
+
+    exit_code = 5
+
+    def __init__(self, name: str, what: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(
+            f"this needs the wing {name!r} ({what}), but {reason}; the whole distribution has it:"
+            " pip install --force-reinstall stack-compiler"
+        )
+
+
 class UsageError(StackError):
     """A command or call that cannot be understood. The message names what is accepted."""
 

@@ -22,7 +22,7 @@ from stack.explore.sharding import why
 from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
 from stack.explore.target import ExampleCall, resolve
-from stack.run.compile import find_frontend
+from stack.run.trace import find_frontend
 
 WHERE = """
     Show where a source line went, or where a node or a kernel came from.

@@ -168,9 +168,9 @@ def dynamo_backend(
 
 def runs() -> list[Any]:
     """Returns records of the graphs that torch.compile gave us in this process, in order."""
-    from stack.frontends.torch.compile.dynamo_backend import GRAPHS
+    import stack.frontends.torch.compile.dynamo_backend as dynamo
 
-    return [run for graph in GRAPHS for run in graph.runs.values()]
+    return dynamo.runs()
 
 
 def clear_runs() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+import stack.plugins as plugins
 from stack.frameworks import torch_private as private
-from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
 from stack.frontends.torch.importer.strided_arguments import Apart
@@ -25,7 +25,7 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.run.backend import Direct
-from stack.run.frontend import RECORD
+from stack.run.frontend import RECORD, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
@@ -255,10 +255,11 @@ class Graph:
             graph = Recorded(captured, self.target, "interpreter")
         else:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
+            frontend: Frontend = plugins.load("stack.frontends", "torch")
             # torch may be tracing this with fake tensors; a backend creates real ones
             with private.without_modes():
                 graph = CompiledGraph(
-                    captured, FRONTEND, options=rest, label=self.target, others=self.made, **own
+                    captured, frontend, options=rest, label=self.target, others=self.made, **own
                 )
         self.made.append(graph)
         return graph

@@ -11,28 +11,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("backends", "demos", "frontends", "ops", "passes")
 FOLDERS = ("stack", *LINKED)
-SHARDING_PASSES = (
-    *("annotate", "autoshard", "context_parallel", "data_parallel", "exchange", "expert_parallel"),
-    *("partition", "propagate", "reshard", "ring", "spmd", "tensor_parallel", "unmerge", "zero"),
-)
 # What each wing consists of: folders, and files beside those of the core.
 WINGS = {
-    "bench": (
-        "stack/measure",
-        "stack/commands/bench.py",
-        "stack/commands/compare.py",
-        "backends/peer*.py",
-        "backends/eager.py",
-        "backends/inductor.py",
-        "backends/tvm.py",
-        "backends/xla.py",
-    ),
-    "course": ("demos",),
     "mesh": (
         "stack/sim",
         "stack/explore/sharding.py",
@@ -42,20 +28,37 @@ WINGS = {
         "frontends/torch/distributed",
         "backends/partition*.py",
         "passes/sharding",
-        *(f"passes/{name}.py" for name in SHARDING_PASSES),
+        "passes/unmerge.py",
     ),
+    "bench": (
+        "stack/measure",
+        "stack/commands/bench.py",
+        "stack/commands/compare.py",
+        "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
+    ),
+    "course": ("demos", "stack/mini.py"),
     "ops": ("ops",),
     "report": ("stack/report", "stack/commands/report.py"),
 }
 
 
+@cache
 def wing_of(path: str) -> str:
     """The wing that a file or folder belongs to; "core" if to none."""
     for wing, patterns in WINGS.items():
         for pattern in patterns:
-            if path.startswith(f"{pattern}/") or fnmatch(path, pattern):
+            if path.startswith(f"{pattern}/") or (
+                fnmatch(path, pattern) and path.count("/") == pattern.count("/")
+            ):
                 return wing
-    return "core"
+    return "mesh" if _shards(path) else "core"
+
+
+def _shards(path: str) -> bool:
+    """True for a pass that is made of the parts in `passes/sharding`."""
+    file = ROOT / path
+    is_pass = fnmatch(path, "passes/*.py") and file.is_file()
+    return is_pass and "from stack.passes.sharding" in file.read_text(encoding="utf-8")
 
 
 def files() -> Iterator[str]:
@@ -83,21 +86,23 @@ def write_core(target: Path, without: tuple[str, ...] = tuple(WINGS)) -> Path:
         if wing_of(name) not in without:
             shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=absent)
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if not any(_path(m) in without for m in _modules(line))]
+    kept = [line for line in lines if not any(_wing(m) in without for m in _modules(line))]
     (target / "pyproject.toml").write_text("\n".join(kept) + "\n", encoding="utf-8")
     return target
 
 
 def _modules(line: str) -> list[str]:
     """Modules of ours that a line of pyproject.toml names in quotes."""
+    if line.startswith("["):  # the head of a table
+        return []
     return re.findall(r'"(stack(?:\.\w+)+)(?::\w+)?"', line)
 
 
-def _path(module: str) -> str:
-    """The wing of a module."""
+def _wing(module: str) -> str:
+    """The wing of a module or package."""
     parts = module.split(".")
     path = "/".join(parts[1:] if parts[1] in LINKED else parts)
-    return wing_of(path) if wing_of(path) != "core" else wing_of(f"{path}.py")
+    return wing_of(path if (ROOT / path).is_dir() else f"{path}.py")
 
 
 def table() -> str:

@@ -82,7 +82,18 @@ def traced() -> list[str]:
     return [node.op for node in func.nodes]
 
 
+def problems(found: dict[str, Any]) -> list[str]:
+    """What a core without wings should do, and did not."""
+    wrong = [] if all(found["answers"]) else ["a question about a run has no answer"]
+    for line, (code, _, error) in found["commands"].items():
+        expected = 5 if line in NEEDS else 0
+        if code != expected:
+            wrong.append(f"stackc {line}: exit code {code}, not {expected}: {error}")
+    return wrong
+
+
 if __name__ == "__main__":
     assert str(Path(stack.__file__)).startswith(sys.argv[1]), stack.__file__
     found = {**compiled(), "traced": traced(), "commands": {c: command(c) for c in COMMANDS}}
     print(json.dumps(found))
+    raise SystemExit("\n".join(problems(found)) or 0)

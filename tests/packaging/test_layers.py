@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from core_alone import wing_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("backends", "demos", "frontends", "ops", "passes")
@@ -173,6 +174,22 @@ def test_the_core_names_nobody_who_is_found_by_entry_point() -> None:
         if not is_in(module, plugged)
         for target in imports(module, at_start=False)
         if is_in(target, plugged)
+    }
+    assert not wrong
+
+
+def test_the_core_imports_no_wing() -> None:
+    """Wings are found by entry point; see `stack.wings`."""
+
+    def wing(module: str) -> str:
+        return wing_of(modules()[module].relative_to(ROOT).as_posix())
+
+    wrong = {
+        (module, target)
+        for module in modules()
+        if wing(module) == "core"
+        for target in imports(module, at_start=False)
+        if wing(target) != "core"
     }
     assert not wrong
 

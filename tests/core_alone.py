@@ -55,7 +55,7 @@ def wing_of(path: str) -> str:
 
 
 def _shards(path: str) -> bool:
-    """True for a pass that is made of the parts in `passes/sharding`."""
+    """True for a pass that uses the parts in `passes/sharding`."""
     file = ROOT / path
     is_pass = fnmatch(path, "passes/*.py") and file.is_file()
     return is_pass and "from stack.passes.sharding" in file.read_text(encoding="utf-8")

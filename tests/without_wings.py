@@ -1,4 +1,4 @@
-"""What the core does without wings, as one line of JSON: `python tests/without_wings.py TREE`.
+"""Runs the core without wings and prints the results as JSON: `without_wings.py TREE`.
 
 `TREE` is the folder that `stack` must be imported from. Writes into the current folder.
 """
@@ -83,7 +83,7 @@ def traced() -> list[str]:
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """What a core without wings should do, and did not."""
+    """Returns the failures of a core without wings."""
     wrong = [] if all(found["answers"]) else ["a question about a run has no answer"]
     for line, (code, _, error) in found["commands"].items():
         expected = 5 if line in NEEDS else 0

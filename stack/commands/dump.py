@@ -224,7 +224,7 @@ def _run_on_mesh(args: argparse.Namespace, target: CommandTarget) -> int:
         common.progress(f"wrote {record.save(_folder(args.output))}")
     if args.json:
         local = record["partitioned"].func
-        rows = mesh.collectives(local) if local is not None else []
+        rows: list[Any] = mesh.collectives(local) if local is not None else []
         common.print_json({**record.manifest(), "collectives": rows})
         return 0
     print(f"{describe(record.manifest())}\n\n{mesh.summary(record)}")

@@ -1,4 +1,4 @@
-"""The door of this wing: what commands of the core ask of it."""
+"""The door of this wing: functions that commands of the core call."""
 
 from __future__ import annotations
 

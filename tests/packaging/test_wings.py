@@ -38,13 +38,13 @@ def write_entry_points(tree: Path, project: Path) -> None:
 
 @pytest.fixture(scope="module", params=REASONS)
 def way(request: pytest.FixtureRequest) -> str:
-    """How the wings are missing."""
+    """The reason why wings cannot be used."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def found(way: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the core did without wings; see `without_wings`."""
+    """The results of `without_wings`, run on a core without wings."""
     pytest.importorskip("torch_mlir")
     folder = tmp_path_factory.mktemp("core")
     tree = write_core(folder / "tree")

@@ -16,8 +16,9 @@ from stack.frontends.torch.replay.space import TorchSpace
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, from_numpy, to_numpy
 from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.axes import parse_rule
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.space import Run
 from stack.ir.types import TensorType
 

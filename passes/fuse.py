@@ -19,7 +19,8 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder, make
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import behind
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues

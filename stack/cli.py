@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from stack import wings
 from stack.commands import (
-    bench,
-    compare,
     completion,
     dump,
     explain,
@@ -18,10 +17,10 @@ from stack.commands import (
     inventory,
     new,
     opt,
-    report,
     run,
     show,
     targets,
+    wing_stub,
 )
 from stack.commands.help_text import Help
 from stack.errors import StackError, unknown_name
@@ -49,10 +48,7 @@ the results of other compilers.
 exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
 """
 
-COMMANDS = (
-    *(dump, report, compare, bench, show, explain, opt, run, faults, new, inventory, targets),
-    completion,
-)
+COMMANDS = (dump, show, explain, opt, run, faults, new, inventory, targets, completion)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -64,9 +60,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in COMMANDS:
+    for module in (*COMMANDS, *wings.commands()):
         module.add(subparsers)
-    parser.set_defaults(commands=tuple(subparsers.choices))
+    wing_stub.add(subparsers)
+    parser.set_defaults(commands=tuple(subparsers.choices), parser=parser)
     return parser
 
 
@@ -93,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and not words[0].startswith("-") and words[0] not in known:
         parser.error(str(unknown_name("no command", words[0], known)))
     args, left = parser.parse_known_args(argv)
-    if left:
+    if left and not getattr(args, "takes_any", False):
         args.command.error(_unrecognized(args.command, left))
     try:
         for file in args.plugin:

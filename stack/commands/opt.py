@@ -15,7 +15,7 @@ from stack.explore.saved_run import parse_file_text
 from stack.explore.table import table
 from stack.explore.target import IRText, resolve
 from stack.ir import files
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline, Record
 from stack.schedule import named_schedules

@@ -17,9 +17,9 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir import files
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.releases import install_hint
-from stack.run.compile import entry_of, find_frontend
+from stack.run.trace import entry_of, find_frontend
 
 FORMS = (
     "a target is `file.py:name` or `pkg.mod:name`, where name is a module instance, a function"

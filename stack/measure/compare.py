@@ -14,7 +14,7 @@ from stack.errors import StackError
 from stack.explore.inventory import machine
 from stack.explore.table import number, scaled, table
 from stack.explore.terminal import Loud, filled, ratio_cell
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 import stack.plugins as plugins
+from stack.compiled_callable import compile
 from stack.errors import BackendMissing, StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.caches import fresh_caches
 from stack.measure.roofline import memory_elements
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
-from stack.run.compiled_callable import compile
 from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run

@@ -10,7 +10,8 @@ import numpy as np
 
 from stack.ir.data import round_bf16
 from stack.ir.dim import INF
-from stack.ir.node import Func, walk
+from stack.ir.func import Func
+from stack.ir.node import walk
 from stack.ir.ops import lookup
 from stack.ir.types import BF16, DType, TensorType
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.ir.streaming import TiledSpace
 from stack.rewrite.check import (
     EXACT,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stack.errors import StackError, VerifyError
-from stack.ir.builder import remade_block
 from stack.ir.data import Data
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, remade_block
 from stack.ir.types import DTYPES, F64, DType, TupleType, Type
 from stack.ir.verifier import verify
 

@@ -11,8 +11,7 @@ import numpy as np
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.frames import with_room
-from stack.ir.interpreter import bind_shapes
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
@@ -211,7 +210,7 @@ class CompiledGraph:
         """
         if self._is_fixed(ready):
             return ()
-        return tuple(sorted(bind_shapes(self.func, [a.shape for a in ready]).items()))
+        return tuple(sorted(self.func.sizes([a.shape for a in ready]).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
         """True if the program has no size symbols and the arguments have its shapes, so that no
@@ -245,7 +244,7 @@ class CompiledGraph:
     def _matched(self, args: Sequence[Any]) -> list[Any]:
         ready = self.ready(self.captured.flatten(*args))
         if not self._is_fixed(ready):
-            bind_shapes(self.func, [a.shape for a in ready])
+            self.func.sizes([a.shape for a in ready])
         return ready
 
     def execute(self, ready: list[Any], arrays: Sequence[Any] = ()) -> list[Any]:

@@ -18,9 +18,9 @@ from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.compile.capture import is_capturing
 from stack.frontends.jax.compile.signature import Form, split, with_jit_options
 from stack.ranges import register
-from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+from stack.run.recapture import mismatch
 
 register("jax", jax_ranges)
 

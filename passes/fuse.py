@@ -190,8 +190,7 @@ class Fuse(FusionPass):
         if not self.groups:
             return Func(func.name, self._grouped(body, log), func.level)
         grouping = self.grouping(body, log)
-        grouping.all_rules = GivenGroups(body, self.groups).rules(grouping.all_rules)
-        grouping.run(1)
+        GivenGroups(body, self.groups).form(grouping)
         grouping.report()
         return Func(func.name, outline(grouping), func.level)
 

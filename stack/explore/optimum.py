@@ -90,14 +90,13 @@ def landscape(found: FusionInput, best: int = BEST) -> Landscape:
     grouping = found.fusion.grouping(found.prepared.body, Log(target=machine))
     space = fusion_space(grouping)
     cuts = ConvexCuts(space.reads, {m: price(step, machine) for m, step in space.steps.items()})
-    ours = found.fused().after
-    standings = [_standing(f"pass {found.fusion.name}", ours, machine)]
+    standings = [_standing(f"pass {found.judged.name}", found.own, machine)]
     for place, fusing in enumerate(cuts.best(best), 1):
         groups = nodes_of(space, fusing)
         name = "best" if place == 1 else f"number {place}"
-        made = _standing(name, found.fused(groups).after, machine, found.edit(groups))
+        made = _standing(name, found.fused(groups), machine, found.edit(groups))
         standings.append(made)
-    standings.append(_standing("nothing fused", found.fused([]).after, machine, found.edit([])))
+    standings.append(_standing("nothing fused", found.fused([]), machine, found.edit([])))
     return Landscape(
         f"@{found.func.name}",
         machine.name,
@@ -123,7 +122,7 @@ def _standing(name: str, fused: Func, machine: Target, edit: str = "") -> Standi
 def recomputed(found: FusionInput, grouping: Grouping) -> list[str]:
     """Returns the names of values that the pass computes in several kernels."""
     func, _ = marked(found.prepared)
-    fused = Pipeline([found.fusion]).run(func, target=found.machine).func
+    fused = Pipeline([found.judged]).run(func, target=found.machine).func
     groups = (step.blocks[0] for step in fused.nodes if is_group(step))
     counts = Counter(mark for body in groups for mark in set(chain(*body.locs.values())))
     kept = [grouping.block.names.get(n) for n in grouping.units if n not in grouping.cheap]

@@ -7,11 +7,11 @@ legal is split where it is not, and the other given groups apply.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stack.errors import unknown_name
 from stack.ir.node import Block, Node
-from stack.rewrite.fusion import FusionRule
+from stack.rewrite.fusion import FusionRule, Grouping
 from stack.rewrite.group import Group
 from stack.rewrite.join import Maps
 from stack.rewrite.verdict import NOT_MINE, Acceptance, Why
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[^\s{}\"]+")  # other names cannot be written in the text o
 
 
 class GivenGroups:
-    """Groups of a block by names of values; a value may be in several, which then recompute it.
+    """Given groups of a block, as names of values; a value may be in several.
 
     Values that are in none stay alone. Raises UsageError for a name that the block does not have.
     """
@@ -36,13 +36,35 @@ class GivenGroups:
                 before = self.numbers.get(named[name], frozenset())
                 self.numbers[named[name]] = before | {number}
 
+    def form(self, grouping: Grouping) -> None:
+        """Joins the groups of `grouping` inside each given group, as far as its rules accept it."""
+        grouping.all_rules = [_Within(rule, self) for rule in grouping.all_rules]
+        grouping.run(max((rule.stage for rule in grouping.all_rules), default=0))
+
     def common(self, nodes: Iterable[Node]) -> frozenset[int]:
         """Returns the numbers of the given groups that contain all of `nodes`."""
         return frozenset.intersection(*(self.numbers.get(n, frozenset()) for n in nodes))
 
-    def rules(self, rules: Sequence[FusionRule]) -> list[FusionRule]:
-        """Restricts fusion rules to pairs inside one given group."""
-        return [_Within(rule, self) for rule in rules]
+    def pieces(self, grouping: Grouping, number: int) -> list[Group]:
+        """Returns the groups that became of a given group; one if it is legal."""
+        return [g for g in grouping.all_groups if number in self.common(g.members)]
+
+    def reasons(self, grouping: Grouping, number: int) -> Iterator[str]:
+        """Yields why a given group was split: values, and what keeps them apart."""
+        for node, numbers in self.numbers.items():
+            if number in numbers and node in grouping.reads and node not in grouping.groups:
+                yield f"%{grouping.block.names[node]}: a group cannot contain the op {node.op}"
+        pieces = self.pieces(grouping, number)
+        apart = False
+        for first in pieces:
+            for second in pieces:
+                why = grouping.reasons.get((first, second))
+                if why is not None and why.kind != "given":
+                    apart = True
+                    yield f"{grouping.label(first)} and {grouping.label(second)}: {why.reason}"
+        if len(pieces) > 1 and not apart:
+            names = ", ".join(map(grouping.label, pieces))
+            yield f"{names}: they read no common value, and none reads another's result"
 
 
 class _Within(FusionRule):
@@ -76,8 +98,5 @@ class _Within(FusionRule):
 
 def group_text(block: Block, nodes: Iterable[Node]) -> str:
     """Returns the text of a given group: `%mul %add`. Leaves out values without a usable name."""
-    return " ".join(f"%{name}" for name in _usable(block.names, nodes))
-
-
-def _usable(names: Mapping[Node, str], nodes: Iterable[Node]) -> Iterable[str]:
-    return (names[n] for n in nodes if n in names and _NAME.fullmatch(names[n]))
+    names = (block.names.get(node, "") for node in nodes)
+    return " ".join(f"%{name}" for name in names if _NAME.fullmatch(name))

@@ -3,7 +3,8 @@
 A unit is a node that a group may contain, or that runs on its own. Sets of units are bit masks: bit
 i is unit i, in program order. A group is found if it grows from one unit, a neighbour at a time, and
 the engine accepts each step: loops that fit, the contract with backends, limits, and a fusion rule.
-Groups that recompute a value in several kernels are not among them.
+Neighbours read each other, or a common value. Groups that recompute a value in several kernels are
+not among them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from stack.errors import UsageError
 from stack.ir.node import Node
 from stack.rewrite.fusion import Grouping
+from stack.rewrite.given_groups import WithSiblings
 from stack.rewrite.group import Group
 from stack.rewrite.outline import outlined
 
@@ -60,7 +62,7 @@ def fusion_space(grouping: Grouping, most: int = MOST_GROUPS) -> FusionSpace:
         single = search.singles.get(i)
         steps[1 << i] = unit if single is None else outlined(grouping, single)
     pending = [(1 << i, group) for i, group in search.singles.items()]
-    grouping.ask(grouping.all_rules)
+    grouping.ask([WithSiblings(rule) for rule in grouping.all_rules])
     for mask, group in pending:  # grows during the loop
         for grown, merged in search.grown(mask, group):
             if grown in steps:
@@ -83,6 +85,10 @@ class _Search:
         self.singles = {place[g.members[0]]: g for g in grouping.all_groups}
         self.reads = [_mask(place[s] for s in grouping.reads[n] if s in place) for n in self.units]
         self.readers = [0] * len(self.units)
+        self.beside = [0] * len(self.units)  # all units that read a value that a unit reads
+        for i, unit in enumerate(self.units):
+            for source in grouping.reads[unit]:
+                self.beside[i] |= _mask(place[r] for r in grouping.readers[source])
         self.above: list[int] = []  # all units that a unit depends on
         for i, mask in enumerate(self.reads):
             self.above.append(mask | _union(self.above, mask))
@@ -98,15 +104,14 @@ class _Search:
 
     def grown(self, mask: int, group: Group) -> Iterator[tuple[int, Group]]:
         """Yields the legal groups of a group and one more unit, with their masks."""
-        around = (_union(self.reads, mask) | _union(self.readers, mask)) & ~mask
+        around = _union(self.reads, mask) | _union(self.readers, mask) | _union(self.beside, mask)
         with self._held(group):
-            for i in bits(around):
+            for i in bits(around & ~mask):
                 if i not in self.singles or not self.is_convex(mask | 1 << i):
                     continue
                 unit = self.singles[i]
-                is_read = bool(self.readers[i] & mask)
-                pair = (unit, group) if is_read else (group, unit)
-                merged = self.g.try_pair(*pair)
+                is_first = self.readers[i] & mask or not (self.reads[i] & mask or unit.first > group.first)
+                merged = self.g.try_pair(*((unit, group) if is_first else (group, unit)))
                 if isinstance(merged, Group):
                     yield mask | 1 << i, merged
 

@@ -37,9 +37,38 @@ class GivenGroups:
                 self.numbers[named[name]] = before | {number}
 
     def form(self, grouping: Grouping) -> None:
-        """Joins the groups of `grouping` inside each given group, as far as its rules accept it."""
-        grouping.all_rules = [_Within(rule, self) for rule in grouping.all_rules]
-        grouping.run(max((rule.stage for rule in grouping.all_rules), default=0))
+        """Joins the groups of `grouping` inside each given group, as far as its rules accept it.
+
+        A value of several given groups first stays apart, and is then copied into each of them.
+        """
+        rules = grouping.all_rules
+        stage = max((rule.stage for rule in rules), default=0)
+        grouping.all_rules = [_Within(rule, self, keeps_all=True) for rule in rules]
+        grouping.run(stage)
+        grouping.all_rules = [_Within(rule, self) for rule in rules]
+        grouping.ask(grouping.all_rules)
+        for group in reversed(grouping.all_groups):
+            if len(self.common(group.members)) > 1:
+                self._copy(grouping, group)
+        grouping.run(stage)
+
+    def _copy(self, grouping: Grouping, group: Group) -> None:
+        """Copies a group into its readers, if they are in one of the same given groups."""
+        outside = (r for n in group.outputs for r in grouping.readers.get(n, ()))
+        readers = dict.fromkeys(r for r in outside if r not in group.held)
+        holders = list(dict.fromkeys(g for r in readers for g in grouping.groups.get(r, ())))
+        holders = [g for g in holders if g is not group]
+        is_kept = any(n in grouping.needed for n in group.outputs)
+        is_kept |= any(not grouping.groups.get(r) for r in readers)
+        for holder in holders:
+            done: list[Group] = []
+            if self.common((*group.members, *holder.members)):
+                done = grouping.copies("given_groups", group, [holder])
+            for new in done:
+                grouping.put(new, holder)
+            is_kept |= not done
+        if not is_kept and holders:
+            grouping.drop(group)
 
     def common(self, nodes: Iterable[Node]) -> frozenset[int]:
         """Returns the numbers of the given groups that contain all of `nodes`."""
@@ -67,17 +96,16 @@ class GivenGroups:
             yield f"{names}: they read no common value, and none reads another's result"
 
 
-class _Within(FusionRule):
-    """A fusion rule, for pairs inside one given group.
+class WithSiblings(FusionRule):
+    """A fusion rule that also gets neighbours which only read a common value.
 
-    It also gets neighbours that only read a common value, because other compilers group those.
+    Matmuls do not join these: they read operands from memory.
     """
 
     siblings = True
 
-    def __init__(self, rule: FusionRule, given: GivenGroups) -> None:
+    def __init__(self, rule: FusionRule) -> None:
         self.rule = rule
-        self.given = given
         self.stage = rule.stage
 
     @property
@@ -85,8 +113,6 @@ class _Within(FusionRule):
         return self.rule.name
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
-        if not self.given.common((*producer.members, *consumer.members)):
-            return Why("the given groups keep them apart", kind="given")
         are_siblings = set(producer.outputs).isdisjoint(consumer.inputs)
         if are_siblings and not self.rule.siblings and (producer.dots or consumer.dots):
             return NOT_MINE
@@ -94,6 +120,24 @@ class _Within(FusionRule):
 
     def score(self, producer: Group, consumer: Group) -> int:
         return self.rule.score(producer, consumer)
+
+
+class _Within(WithSiblings):
+    """A fusion rule, for pairs inside one given group; if `keeps_all`, for pairs of members that
+    are all in the same given groups.
+    """
+
+    def __init__(self, rule: FusionRule, given: GivenGroups, keeps_all: bool = False) -> None:
+        super().__init__(rule)
+        self.given = given
+        self.keeps_all = keeps_all
+
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
+        common = self.given.common((*producer.members, *consumer.members))
+        most = max(len(self.given.common(g.members)) for g in (producer, consumer))
+        if not common or (self.keeps_all and len(common) < most):
+            return Why("the given groups keep them apart", kind="given")
+        return super().legal(producer, consumer, maps)
 
 
 def group_text(block: Block, nodes: Iterable[Node]) -> str:

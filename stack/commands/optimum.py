@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     print(described(found))
     if args.plot:
         marks = {s.name: s.seconds for s in found.standings}
-        title = f"{label(target)}: {found.count:,} legal fusings, predicted for {found.machine}"
+        title = f"{label(target)}: {found.size} legal fusings, predicted for {found.machine}"
         plot_landscape(found.histogram, marks, title, args.plot)
         common.progress(f"wrote {args.plot}")
     if not args.rounds or args.target:

@@ -12,6 +12,7 @@ its nonempty subsets, each fusing counts once (as Robinson counts acyclic graphs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from stack.errors import UsageError
 from stack.rewrite.fusion_space import bits
 
 MOST_CUTS = 50_000
-BINS = 1000
+BINS = 400
 
 Groups = frozenset[int]  # a fusing, by masks of units
 Ends = Iterator[tuple[int, int, int]]
@@ -37,14 +38,20 @@ class Fusing:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Numbers of fusings by cost: `counts[i]` have about the cost `i * width`."""
+    """Numbers of fusings by cost: `counts[i]` have about the cost `start + i * width`."""
 
     counts: np.ndarray
+    start: float
     width: float
+
+    @property
+    def costs(self) -> np.ndarray:
+        """The cost of each bin."""
+        return self.start + self.width * np.arange(len(self.counts))
 
     def cheaper(self, cost: float) -> float:
         """Returns the share of fusings that cost less, to the width of a bin."""
-        below = self.counts[: max(0, round(cost / self.width))]
+        below = self.counts[: max(0, round((cost - self.start) / self.width))]
         return float(below.sum() / self.counts.sum())
 
 
@@ -129,18 +136,32 @@ class ConvexCuts:
         return found[self.all]
 
     def histogram(self, bins: int = BINS) -> Histogram:
-        """Returns the distribution of costs. The cost of each group is rounded to `width`, which is
-        a share `1 / bins` of the highest cost of a fusing.
+        """Returns the distribution of costs, in about `bins` bins from the lowest to the highest.
+
+        What a group saves beside its units alone is rounded to the width of a bin.
         """
-        width = self._worst() / bins or 1.0
-        weights = {mask: round(cost / width) for mask, cost in self.costs.items()}
-        room = bins + len(self.readers) + 1  # each group may be rounded up
-        found = {0: np.eye(1, room)[0]}
+        alone = sum(self.costs[1 << i] for i in range(len(self.readers)))
+        best, worst = self.best()[0].cost, self._worst()
+        width = (worst - best) / bins or 1.0
+        room_left, room_right = (
+            math.ceil(span / width) + len(self.readers) for span in (alone - best, worst - alone)
+        )
+        added = {
+            mask: round((cost - sum(self.costs[1 << i] for i in bits(mask))) / width)
+            for mask, cost in self.costs.items()
+        }
+        room = room_left + room_right + 1
+        start = np.zeros(room, dtype=object)  # exact: terms of inclusion and exclusion cancel
+        start[room_left] = 1
+        found = {0: start}
         for cut in self.order[1:]:
-            found[cut] = made = np.zeros(room)
-            for sign, mask, weight in self._ends(cut, weights):
-                made[weight:] += sign * found[cut & ~mask][: room - weight]
-        return Histogram(np.maximum(found[self.all], 0), width)
+            found[cut] = made = np.zeros(room, dtype=object)
+            for sign, mask, weight in self._ends(cut, added):
+                before = found[cut & ~mask]
+                low, high = max(0, weight), min(room, room + weight)
+                made[low:high] += sign * before[low - weight : high - weight]
+        counts = found[self.all].astype(float)
+        return Histogram(counts, alone - room_left * width, width)
 
     def _worst(self) -> float:
         """Returns the cost of the most expensive fusing."""

@@ -69,6 +69,11 @@ class Landscape:
     recomputed: Sequence[str]
 
     @property
+    def size(self) -> str:
+        """The number of fusings as text."""
+        return f"{self.count:,}" if self.count < 1e12 else f"{self.count:.2e}"
+
+    @property
     def ours(self) -> Standing:
         """The fusing that the pass chooses."""
         return self.standings[0]
@@ -133,11 +138,12 @@ def described(found: Landscape) -> str:
     """Formats the landscape: its size, a picture, and the costs of some fusings."""
     head = (
         f"{found.title} for {found.machine}: {found.units} operations, {found.groups} legal groups,"
-        f" {found.cuts} convex cuts, {found.count:,} legal fusings"
+        f" {found.cuts} convex cuts, {found.size} legal fusings"
     )
     rows: list[list[object]] = []
     for each in found.standings:
-        share = found.histogram.cheaper(each.seconds)
+        is_best = each.seconds <= found.best.seconds * (1 + 1e-9)
+        share = 0.0 if is_best else found.histogram.cheaper(each.seconds)
         ratio = each.seconds / found.best.seconds
         rows.append(
             [each.name, each.kernels, number(each.seconds * 1e6), f"{ratio:.3f}x", percent(share)]
@@ -177,8 +183,8 @@ def picture(found: Landscape, rows: int = ROWS) -> str:
         return min(max(round((seconds - low) / step), 0), rows)
 
     bars = [0.0] * (rows + 1)
-    for place, count in enumerate(found.histogram.counts):
-        bars[row_of(place * found.histogram.width)] += float(count)
+    for cost, count in zip(found.histogram.costs, found.histogram.counts, strict=True):
+        bars[row_of(float(cost))] += float(count)
     most = math.log10(max(bars) + 1)
     lines = ["predicted cost relative to the best, and the number of fusings (logarithmic bars)"]
     for row, count in enumerate(bars):

@@ -168,8 +168,9 @@ def plot_landscape(
     """
     library = _library()
     low = min(marks.values())
-    costs = [i * histogram.width / low for i in range(len(histogram.counts))]
-    known = [(c, n) for c, n in zip(costs, histogram.counts, strict=True) if n >= 1]
+    pairs = zip(histogram.costs / low, histogram.counts, strict=True)
+    known = [(float(c), float(n)) for c, n in pairs if n >= 1]
+    right = max(c for c, _ in known) * 0.6 + 0.4  # names of marks past it are left of them
     for name in files_of(path):
         figure, axis = library.subplots(figsize=(8, 4.5), layout="constrained")
         axis.vlines(*zip(*((c, 0.5, n) for c, n in known)), color=THEIRS, linewidth=1.5)
@@ -181,7 +182,8 @@ def plot_landscape(
                 mark,
                 (cost / low, 0.97 - 0.06 * place),
                 xycoords=("data", "axes fraction"),
-                xytext=(4, 0),
+                xytext=(-4 if cost / low > right else 4, 0),
+                ha="right" if cost / low > right else "left",
                 textcoords="offset points",
                 color=color,
                 fontsize=8,

@@ -27,8 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--against",
         choices=AGAINST,
-        help="search all legal fusings of FILE, which may also be file.py:name; compare the pipeline's"
-        " fusion pass with the best, predicted and measured",
+        help="search all legal fusings of FILE, which may also be file.py:name; compare the fusion"
+        " pass of the pipeline with the best, predicted and measured",
     )
     group.add_argument(
         "-i", "--input", action="append", default=[], metavar="SPEC", help="as for `stackc dump`"

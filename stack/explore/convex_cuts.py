@@ -1,8 +1,9 @@
 """The best of all fusings of a graph, how many there are, and how their costs are distributed.
 
-A fusing divides the units of a graph into groups that do not depend on each other in a cycle. So its
-groups can run one after another, and what has run after each is a convex cut: a set of units that
-contains everything its members read. Dynamic programming over these cuts finds the cheapest fusings.
+A fusing divides the units of a graph into groups that do not depend on each other in a cycle. So
+its groups can run one after another, and what has run after each is a convex cut: a set of units
+that contains everything its members read. Dynamic programming over these cuts finds the cheapest
+fusings.
 
 Counting has to count each fusing once, although its groups can run in several orders. The last
 groups of a fusing, which no other group reads, are a nonempty set. By inclusion and exclusion over

@@ -156,8 +156,8 @@ def notes(found: Landscape) -> list[str]:
     """Says what the predictions are, and what the search leaves out."""
     lines = [
         "predicted: the launch of each kernel, plus its arithmetic or its memory traffic, whichever"
-        f" takes longer, at the rates of `stackc targets {found.machine}`; a library's matmul counts"
-        " like a kernel",
+        f" takes longer, at the rates of `stackc targets {found.machine}`; a matmul of a library"
+        " counts like a kernel",
     ]
     if found.recomputed:
         lines.append(

@@ -177,7 +177,9 @@ def plot_landscape(
         axis.set_yscale("log")
         for place, (mark, cost) in enumerate(marks.items()):
             color = OURS if place == 0 else "#222222"
-            axis.axvline(cost / low, color=color, linewidth=1, linestyle=("-", "--", ":")[place % 3])
+            axis.axvline(
+                cost / low, color=color, linewidth=1, linestyle=("-", "--", ":")[place % 3]
+            )
             axis.annotate(
                 mark,
                 (cost / low, 0.97 - 0.06 * place),

@@ -25,7 +25,6 @@ from stack.measure.timing import ROUNDS
 from stack.measure.transplants import Transplant, transplant
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Kernel
-from stack.run.pipeline_edits import Stages
 from stack.run.specs import BackendSpec
 
 SCHEMA = "stack.transplant/1"
@@ -35,8 +34,10 @@ ILLEGAL = 6  # split groups that are listed for each peer
 
 @dataclass
 class Donor:
-    """Whose groups: `groups` is None for our own; `ours` and `own` are rows of the comparison, of
-    our code with these groups and of the donor's own code. `bytes` is the traffic of our kernels.
+    """The source of groups, by name: us, or a peer.
+
+    `groups` is None for our own. `ours` and `own` are rows of the comparison: our code with these
+    groups, and the peer's own code. `bytes` is the memory traffic of our kernels.
     """
 
     name: str

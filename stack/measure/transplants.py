@@ -1,8 +1,8 @@
 """Transplants: other compilers' fusion groups, imposed on our function and compiled by our backend.
 
-A peer tells which nodes of our function each of its kernels computes: Inductor by the origins of its
-scheduler's nodes, XLA by the metadata of its optimized HLO, TVM by the calls in its fused functions.
-Our passes carry marks of these nodes to our fusion pass, which forms the same groups as far as its
+A peer's own output names the nodes of our function that each of its kernels computes: Inductor's
+origins of scheduler nodes, metadata in XLA's optimized HLO, calls in TVM's fused functions. Our
+passes carry marks of these nodes to our fusion pass, which forms the same groups as far as its
 rules allow. So the times of a peer's groups in our code, and in its own, differ by code alone.
 """
 
@@ -83,9 +83,7 @@ def transplant(
         if len(groups[i]) > 1 and reasons:
             lines = [line for mark in held[i] for line in origins[mark].source]
             pieces = len(given.pieces(grouping, number))
-            split.append(
-                SplitGroup(kernels[i].name, kernels[i].ops, tuple(lines), pieces, reasons)
-            )
+            split.append(SplitGroup(kernels[i].name, kernels[i].ops, tuple(lines), pieces, reasons))
     inside = sum(len(a) < len(b) for a, b in zip(held, named, strict=True))
     edit = found.edit([groups[i] for i in kept])
     return Transplant(edit, len(kept), tuple(split), inside)
@@ -96,8 +94,8 @@ def _units(
 ) -> list[list[Node]]:
     """Returns the units of each of a peer's groups, given by the marks of its nodes.
 
-    A unit that passes made of several imported nodes is in the groups of the last one that computes
-    more than a view. Two kernels of equal units are one group: the second one is left empty.
+    A unit that passes merged from several imported nodes is in the groups of the last of them that
+    is no view. Two kernels of equal units are one group: the second one is left empty.
     """
     block = found.prepared.body
     grouping = found.fusion.grouping(block, Log(target=found.machine))

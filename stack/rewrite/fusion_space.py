@@ -1,15 +1,15 @@
 """All groups that a fusion pass could form in a block, found by asking its engine.
 
 A unit is a node that a group may contain, or that runs on its own. Sets of units are bit masks: bit
-i is unit i, in program order. A group is found if it grows from one unit, a neighbour at a time, and
-the engine accepts each step: loops that fit, the contract with backends, limits, and a fusion rule.
-Neighbours read each other, or a common value. Groups that recompute a value in several kernels are
-not among them.
+i is unit i, in program order. A group is found if it grows from one unit by a neighbour at a time,
+and the engine accepts each step: loops that fit, the contract with backends, limits, and a fusion
+rule. Neighbours read each other, or a common value. Groups that recompute a value in several
+kernels are not among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -110,13 +110,15 @@ class _Search:
                 if i not in self.singles or not self.is_convex(mask | 1 << i):
                     continue
                 unit = self.singles[i]
-                is_first = self.readers[i] & mask or not (self.reads[i] & mask or unit.first > group.first)
+                is_first = self.readers[i] & mask or not (
+                    self.reads[i] & mask or unit.first > group.first
+                )
                 merged = self.g.try_pair(*((unit, group) if is_first else (group, unit)))
                 if isinstance(merged, Group):
                     yield mask | 1 << i, merged
 
     @contextmanager
-    def _held(self, group: Group) -> Iterator[None]:
+    def _held(self, group: Group) -> Generator[None]:
         """Puts a group in the place of the groups of its units, as the engine expects it."""
         parts = [self.singles[self.place[n]] for n in group.members]
         if len(parts) > 1:

@@ -7,7 +7,7 @@ legal is split where it is not, and the other given groups apply.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from stack.errors import unknown_name
 from stack.ir.node import Block, Node
@@ -33,13 +33,13 @@ class GivenGroups:
                 name = word.removeprefix("%")
                 if name not in named:
                     raise unknown_name("no value", word, [f"%{n}" for n in named])
-                before = self.numbers.get(named[name], frozenset())
+                before = self.numbers.get(named[name], frozenset[int]())
                 self.numbers[named[name]] = before | {number}
 
     def form(self, grouping: Grouping) -> None:
         """Joins the groups of `grouping` inside each given group, as far as its rules accept it.
 
-        A value of several given groups first stays apart, and is then copied into each of them.
+        A value of several given groups is copied into each of them.
         """
         rules = grouping.all_rules
         stage = max((rule.stage for rule in rules), default=0)
@@ -72,14 +72,15 @@ class GivenGroups:
 
     def common(self, nodes: Iterable[Node]) -> frozenset[int]:
         """Returns the numbers of the given groups that contain all of `nodes`."""
-        return frozenset.intersection(*(self.numbers.get(n, frozenset()) for n in nodes))
+        first, *others = (self.numbers.get(n, frozenset[int]()) for n in nodes)
+        return first.intersection(*others)
 
     def pieces(self, grouping: Grouping, number: int) -> list[Group]:
-        """Returns the groups that became of a given group; one if it is legal."""
+        """Returns the groups that a given group was split into; one if it is legal."""
         return [g for g in grouping.all_groups if number in self.common(g.members)]
 
     def reasons(self, grouping: Grouping, number: int) -> Iterator[str]:
-        """Yields why a given group was split: values, and what keeps them apart."""
+        """Yields the reasons for which a given group was split, each with the values concerned."""
         for node, numbers in self.numbers.items():
             if number in numbers and node in grouping.reads and node not in grouping.groups:
                 yield f"%{grouping.block.names[node]}: a group cannot contain the op {node.op}"
@@ -136,7 +137,7 @@ class _Within(WithSiblings):
         common = self.given.common((*producer.members, *consumer.members))
         most = max(len(self.given.common(g.members)) for g in (producer, consumer))
         if not common or (self.keeps_all and len(common) < most):
-            return Why("the given groups keep them apart", kind="given")
+            return Why("no given group contains both", kind="given")
         return super().legal(producer, consumer, maps)
 
 

@@ -14,7 +14,7 @@ REASONS: Final[dict[Reason, str]] = {
     "cycle": "another path leads from one to the other",
     "limit": "the group would be larger than an option allows",
     "idle": "most of the machine would be idle",
-    "given": "the groups that were given keep them apart",
+    "given": "no given group contains both",
     "rule": "a fusion rule refuses them, or no rule covers them",
 }
 

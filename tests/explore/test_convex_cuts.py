@@ -43,7 +43,7 @@ def runs(groups: list[int], reads: list[int]) -> bool:
 
 
 def graph(seed: int, size: int) -> tuple[list[int], dict[int, float]]:
-    """A random graph, with costs of random groups; some are not convex, so that no fusing has them."""
+    """A random graph, with costs of random groups; no fusing has those that are not convex."""
     rng = random.Random(seed)
     reads = [sum(1 << j for j in range(i) if rng.random() < 0.35) for i in range(size)]
     costs = {1 << i: float(rng.randint(1, 9)) for i in range(size)}
@@ -92,12 +92,13 @@ def test_a_group_with_a_path_around_it_is_in_no_fusing() -> None:
 
 def test_two_groups_that_wait_for_each_other_are_in_no_fusing() -> None:
     # 0 -> 1 and 2 -> 3; each of the groups {0, 3} and {1, 2} is convex
-    reads, costs = [0, 0b1, 0, 0b100], dict.fromkeys((1, 2, 4, 8, 0b1001, 0b0110), 1.0)
+    reads = [0, 0b1, 0, 0b100]
+    costs: dict[int, float] = dict.fromkeys((1, 2, 4, 8, 0b1001, 0b0110), 1.0)
     assert ConvexCuts(reads, costs).count() == 3
     assert not any({0b1001, 0b0110} <= f.groups for f in ConvexCuts(reads, costs).best(9))
 
 
 def test_too_many_cuts_say_what_to_do() -> None:
     apart = dict.fromkeys((1 << i for i in range(12)), 1.0)
-    with pytest.raises(UsageError, match="more than 100 convex cuts.*smaller function"):
+    with pytest.raises(UsageError, match=r"more than 100 convex cuts.*smaller function"):
         ConvexCuts([0] * 12, apart, most=100)

@@ -19,7 +19,10 @@ from stack.run.backend import Kernel
 from stack.run.compile import stages_of
 
 BASE = "default,-stream"
-ATTENTION = """func @f(%q: f32[4, 16, 8], %k: f32[4, 16, 8], %v: f32[4, 16, 8]) -> (f32[4, 16, 8]) at tensor {
+QKV = "%q: f32[4, 16, 8], %k: f32[4, 16, 8], %v: f32[4, 16, 8]"
+ATTENTION = (
+    f"func @f({QKV}) -> (f32[4, 16, 8]) at tensor {{"
+    + """
   %kt = transpose(%k) {perm=[0, 2, 1]} : f32[4, 8, 16] from "m.py:3"
   %s = dot(%q, %kt) {rule="b m k, b k n -> b m n"} : f32[4, 16, 16] from "m.py:3"
   %h = mul(%s, 0.35:f32) : f32[4, 16, 16] from "m.py:3"
@@ -34,6 +37,7 @@ ATTENTION = """func @f(%q: f32[4, 16, 8], %k: f32[4, 16, 8], %v: f32[4, 16, 8]) 
   return %y
 }
 """
+)
 
 
 def imposed(text: str, *groups: str) -> Transplant:
@@ -76,7 +80,11 @@ def test_a_group_that_is_not_legal_is_named_and_split() -> None:
     assert (split.kernel, split.pieces) == ("k0", 3)
     assert split.source[0] == "m.py:3"
     assert any("reads its operands from memory" in reason for reason in split.reasons)
-    assert groups_in(fused(ATTENTION, found)) == [["dot"], ["reduce", "exp", "reduce", "div"], ["dot"]]
+    assert groups_in(fused(ATTENTION, found)) == [
+        ["dot"],
+        ["reduce", "exp", "reduce", "div"],
+        ["dot"],
+    ]
 
 
 def test_nodes_that_a_peer_does_not_name_stay_alone() -> None:

@@ -25,7 +25,7 @@ SHAPE = tensor("f32", 8, 16)
 
 
 def program(seed: int, size: int) -> Func:
-    """A random function of at most size + 1 elementwise ops, reductions of rows or columns, and matmuls."""
+    """A random function of elementwise ops, reductions and matmuls: at most size + 1 of them."""
     rng = random.Random(seed)
     b, x, w = Builder(), param("x", SHAPE), param("w", tensor("f32", 16, 16))
     values: list[Node] = [x]

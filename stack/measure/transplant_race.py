@@ -190,6 +190,8 @@ def described(found: Transplants) -> str:
         lines = [str(each) for each in split[:ILLEGAL]]
         lines += [f"and {len(split) - ILLEGAL} more (--json has all)"] if split[ILLEGAL:] else []
         lines += [donor.note] if donor.note else []
+        for code, row in (("our code", donor.ours), ("its own code", donor.own)):
+            lines += [f"{code}: {row['note']}"] if row and not row["ok"] and row["note"] else []
         if lines:
             title = f"groups of {donor.name} that our rules split:" if split else f"{donor.name}:"
             parts.append(filled("\n".join([title, *(f"  {line}" for line in lines)])))

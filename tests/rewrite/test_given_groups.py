@@ -162,3 +162,19 @@ def test_an_unknown_name_is_refused_with_similar_ones() -> None:
 def test_the_text_of_the_pass_makes_the_same_pass() -> None:
     pipeline = Pipeline('fuse{max_inputs=4, groups=["%d %e", "%z"]}')
     assert Pipeline(str(pipeline)) == pipeline
+
+
+def test_a_value_that_others_read_too_is_also_computed_on_its_own() -> None:
+    text = """func @main(%x: f32[8, 8]) -> (f32[8, 8], f32[8, 8], f32[8]) at tensor {
+  %b = exp(%x) : f32[8, 8]
+  %c = tanh(%b) : f32[8, 8]
+  %n = reduce(%b) {axes=[1], kind="sum"} : f32[8]
+  %w = broadcast(%n) {axes=[0]} : f32[8, 8]
+  %d = mul(%b, %w) : f32[8, 8]
+  %e = mul(%d, %c) : f32[8, 8]
+  return %d, %e, %n
+}
+"""
+    found = ops(run(text, "%b %c", "%b %d", "%n", "%e").after)
+    assert sum("exp" in names for names in found) == 3  # for %c, for %d, and for %n
+    assert all(len([n for n in names if n != "exp"]) <= 1 for names in found)

@@ -76,8 +76,12 @@ class GivenGroups:
         return first.intersection(*others)
 
     def pieces(self, grouping: Grouping, number: int) -> list[Group]:
-        """Returns the groups that a given group was split into; one if it is legal."""
-        return [g for g in grouping.all_groups if number in self.common(g.members)]
+        """Returns the groups that a given group was split into; one if it is legal.
+
+        A group of values that another one of them has copies of does not count.
+        """
+        found = [g for g in grouping.all_groups if number in self.common(g.members)]
+        return [g for g in found if not any(g.held < other.held for other in found)]
 
     def reasons(self, grouping: Grouping, number: int) -> Iterator[str]:
         """Yields the reasons for which a given group was split, each with the values concerned."""

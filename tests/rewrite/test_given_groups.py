@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.ir import Func, Node, parse
 from stack.rewrite import Pipeline
+from stack.rewrite.given_groups import GivenGroups
+from stack.rewrite.log import Log
 from stack.rewrite.pipeline import Record
 
 SOFTMAX = """func @main(%x: f32[8, 16]) -> (f32[8, 16]) at tensor {
@@ -178,3 +181,13 @@ def test_a_value_that_others_read_too_is_also_computed_on_its_own() -> None:
     found = ops(run(text, "%b %c", "%b %d", "%n", "%e").after)
     assert sum("exp" in names for names in found) == 3  # for %c, for %d, and for %n
     assert all(len([n for n in names if n != "exp"]) <= 1 for names in found)
+
+
+def test_the_parts_and_reasons_of_a_split_group() -> None:
+    func = parse(TWO_DOTS)
+    fusion = plugins.load("stack.passes", "fuse")()
+    grouping = fusion.grouping(func.body, Log())
+    given = GivenGroups(func.body, ["%a %r %b %z"])
+    given.form(grouping)
+    assert [g.members[-1].op for g in given.pieces(grouping, 0)] == ["tanh", "exp"]
+    assert list(given.reasons(grouping, 0)) == ["%r and %z: a dot reads its operands from memory"]

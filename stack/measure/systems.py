@@ -107,7 +107,8 @@ def own_system(
     """
     captured, frontend = program.captured, program.frontend
     if not frontend.accepts(captured.original, captured.args):
-        return _own_text(program, backend, passes, target, options)
+        with fresh_caches():
+            return graph_system(program, backend, passes, target, options)
     with fresh_caches():
         start = time.perf_counter()
         compiled = compile(
@@ -128,22 +129,20 @@ def own_system(
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 
-def _own_text(
+def graph_system(
     program: BenchProgram,
     backend: str | None,
     passes: str,
     target: str,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> System:
-    with fresh_caches():
-        start = time.perf_counter()
-        captured, frontend = program.captured, program.frontend
-        graph = CompiledGraph(
-            captured, frontend, backend, passes, options=dict(options), label=target
-        )
-        runner = LocalRunner(graph.executable_for(program.storage), program.storage)
-        runner.run(1)
-        taken = time.perf_counter() - start
+    """Compiles the captured function itself, which is called on storage arrays, as peers are."""
+    start = time.perf_counter()
+    captured, frontend = program.captured, program.frontend
+    graph = CompiledGraph(captured, frontend, backend, passes, options=dict(options), label=target)
+    runner = LocalRunner(graph.executable_for(program.storage), program.storage)
+    runner.run(1)
+    taken = time.perf_counter() - start
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 

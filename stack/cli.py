@@ -10,6 +10,7 @@ from typing import Any
 
 from stack.commands import (
     bench,
+    check_rule,
     compare,
     completion,
     dump,
@@ -41,6 +42,7 @@ the results of other compilers.
   stackc explain r1 y out                                why they are, or are not, one kernel
   stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
   stackc new pass mine --kind fusion                     a pass of your own, with its tests
+  stackc check-rule mine.py:my_rule                      a counterexample for a rewrite rule
   stackc bisect demos/transformer.py:llama_block         the first wrong pass, rewrite or kernel
   stackc targets sm_90                                   the numbers that passes decide by
 
@@ -50,8 +52,8 @@ exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error,
 """
 
 COMMANDS = (
-    *(dump, report, compare, bench, show, explain, opt, run, faults, new, inventory, targets),
-    completion,
+    *(dump, report, compare, bench, show, explain, opt, run, faults, check_rule, new, inventory),
+    *(targets, completion),
 )
 
 

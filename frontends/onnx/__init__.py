@@ -1,6 +1,6 @@
 """ONNX files as programs: `stackc dump model.onnx`. The package `onnx` reads and checks them.
 
-Importing this file does not import onnx; using it does.
+Imports no other room of the frontends. Importing this file does not import onnx; using it does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """StableHLO text as programs: `stackc dump program.mlir`. JAX's MLIR bindings parse it.
 
-Importing this file does not import JAX; using it does.
+Imports no other room of the frontends. Importing this file does not import JAX; using it does.
 """
 
 from __future__ import annotations

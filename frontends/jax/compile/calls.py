@@ -13,12 +13,16 @@ import jax
 from jax.core import Tracer
 
 from stack.errors import StackError
+from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.compile.capture import is_capturing
 from stack.frontends.jax.compile.signature import Form, split, with_jit_options
+from stack.ranges import register
 from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+
+register("jax", jax_ranges)
 
 
 class JaxCalls:
@@ -34,6 +38,7 @@ class JaxCalls:
         self.graphs: list[CompiledGraph] = []
         self.gradients: list[CompiledGraph] = []  # `jax.grad` is part of the program
         self.forms: dict[Form, list[CompiledGraph]] = {}
+        self.last: Form | None = None  # that of the newest capture
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trace for these arguments and compile."""
@@ -65,6 +70,15 @@ class JaxCalls:
             )
         return True
 
+    def _change(self, form: Form, arrays: Sequence[Any]) -> str:
+        """Returns which argument or setting differs from the newest capture; "" if it is the first
+        or nothing differs.
+        """
+        if self.last is None:
+            return ""
+        known = self.forms.get(form)
+        return known[-1].refusal(arrays) if known else form.change(self.last)
+
     def _capture(self, form: Form, arrays: tuple[Any, ...]) -> CompiledGraph:
         fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])
         try:
@@ -75,6 +89,9 @@ class JaxCalls:
             if known:
                 error.add_note(mismatch(known, arrays).strip())
             raise
+        if change := self._change(form, arrays):
+            captured.notes["captured again"] = change
+        self.last = form
         graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
         graph.prepare(captured.flatten(*arrays))
         self.graphs.append(graph)

@@ -10,6 +10,7 @@ from typing import Any
 
 from stack import wings
 from stack.commands import (
+    check_rule,
     completion,
     dump,
     explain,
@@ -40,6 +41,7 @@ the results of other compilers.
   stackc explain r1 y out                                why they are, or are not, one kernel
   stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
   stackc new pass mine --kind fusion                     a pass of your own, with its tests
+  stackc check-rule mine.py:my_rule                      a counterexample for a rewrite rule
   stackc bisect demos/transformer.py:llama_block         the first wrong pass, rewrite or kernel
   stackc targets sm_90                                   the numbers that passes decide by
 
@@ -48,7 +50,10 @@ the results of other compilers.
 exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
 """
 
-COMMANDS = (dump, show, explain, opt, run, faults, new, inventory, targets, completion)
+COMMANDS = (
+    *(dump, show, explain, opt, run, faults, check_rule, new, inventory),
+    *(targets, completion),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -22,7 +22,10 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 TESTS = Path(__file__).parent
 # What `pytest -m core` runs, and what it collects: the folders of the compiler itself, without
 # frameworks' programs, code of backends and wings.
-CORE = ("ir", "rewrite", "schedule", "target", "run", "passes/text")
+CORE = (
+    *("ir", "rewrite", "schedule", "target", "run"),
+    *("passes/text", "passes/steps", "passes/nest"),
+)
 
 
 def is_core(path: Path) -> bool:

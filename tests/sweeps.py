@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,16 @@ def every(step: int, cases: Iterable[Any]) -> list[Any]:
     value of every factor.
     """
     return [_param(case, slow=number % step != 0) for number, case in enumerate(cases)]
+
+
+def in_turn(first: Iterable[Any], *others: Sequence[Any]) -> list[Any]:
+    """All combinations, of which each value of the first runs always with one, in turn."""
+    combined = list(product(*others))
+    return [
+        _param((value, *rest), slow=place != number % len(combined))
+        for number, value in enumerate(first)
+        for place, rest in enumerate(combined)
+    ]
 
 
 def _param(case: Any, slow: bool) -> Any:

@@ -18,11 +18,11 @@ INSTALL = $(PIP) install --disable-pip-version-check --no-input --quiet -c const
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-core sweep compat docs lint format clean distclean
+.PHONY: help install demo test core sweep compat docs lint format clean distclean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(STAMP) ## a transformer block through every stage, beside the other compilers
 	$(BIN)/python -m stack.demos.transformer
@@ -30,7 +30,7 @@ demo: $(STAMP) ## a transformer block through every stage, beside the other comp
 test: lint ## everything a change has to pass
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(PYTEST_ARGS)
 
-test-core: $(STAMP) ## the tests of the compiler's core, within three minutes
+core: $(STAMP) ## the tests of the compiler's core, within three minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m core $(PYTEST_ARGS)
 
 sweep: $(STAMP) ## the slow tests

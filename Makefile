@@ -18,7 +18,7 @@ INSTALL = $(PIP) install --disable-pip-version-check --no-input --quiet -c const
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test sweep compat core docs lint format clean distclean
+.PHONY: help install demo test core alone sweep compat docs lint format clean distclean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -29,6 +29,9 @@ demo: $(STAMP) ## a transformer block through every stage, beside the other comp
 
 test: lint ## everything a change has to pass
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+
+core: $(STAMP) ## the tests of the compiler's core, within three minutes
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m core $(PYTEST_ARGS)
 
 sweep: $(STAMP) ## the slow tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow $(PYTEST_ARGS)
@@ -51,7 +54,7 @@ compat: ## the smoke tests on other releases: make compat TORCH=2.14.1 JAX=none
 
 CORE = $(CURDIR)/.compat/core
 CORE_PIP = $(CORE)/bin/python -m pip install --disable-pip-version-check --no-input --quiet
-core: ## the core without its wings in a fresh environment, and its tests there
+alone: ## the core without its wings in a fresh environment, and its tests there
 	@rm -rf $(CORE)
 	@$(PYTHON) -m venv $(CORE)
 	@$(PYTHON) tests/core_alone.py $(CORE)/tree

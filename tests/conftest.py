@@ -1,4 +1,4 @@
-"""Fixtures that all tests share."""
+"""Fixtures that all tests share, and the folders of the core's tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,37 @@ import pytest
 os.environ.pop("COLUMNS", None)  # tables are as wide as they are, whatever the terminal
 # torch's threads spin for milliseconds behind each op: on the core of the other worker's test
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# JAX's own results are what ours are compared with: LLVM need not optimize each of their programs
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+TESTS = Path(__file__).parent
+# What `pytest -m core` runs, and what it collects: the folders of the compiler itself, without
+# frameworks' programs, code of backends and wings.
+CORE = (
+    *("ir", "rewrite", "schedule", "target", "run"),
+    *("passes/text", "passes/steps", "passes/nest"),
+)
 
 
+def is_core(path: Path) -> bool:
+    """True for a file or folder of the core's tests."""
+    return any(path.is_relative_to(TESTS / folder) for folder in CORE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m core` imports no other tests, which takes longer than the core's run."""
+    if config.option.markexpr != "core" or not collection_path.is_relative_to(TESTS):
+        return None
+    leads_there = any((TESTS / folder).is_relative_to(collection_path) for folder in CORE)
+    return None if leads_there or is_core(collection_path) else True
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where no CUDA device is."""
+    """Mark the core's tests, and skip tests marked `gpu` where no CUDA device is."""
+    for item in items:
+        if is_core(item.path) and not item.get_closest_marker("slow"):
+            item.add_marker("core")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     why = _no_gpu() if marked else None
     for item in marked:
@@ -59,3 +87,11 @@ def torch_draws(request: pytest.FixtureRequest) -> None:
     torch = sys.modules.get("torch")
     if hasattr(torch, "manual_seed"):
         torch.manual_seed(sum(_seeds(request)))
+
+
+@pytest.fixture(autouse=True)
+def untimed_guards() -> None:
+    """Dynamo times the guards of each graph for its log, with flushed caches: 25 ms a compile."""
+    guards = sys.modules.get("torch._dynamo.guards")
+    if hasattr(guards, "profile_guard_manager"):
+        setattr(guards, "profile_guard_manager", lambda *_: 0.0)  # noqa: B010

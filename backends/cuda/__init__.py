@@ -89,5 +89,5 @@ BACKEND = Backend(
         *("cache", "device", "excess_precision", "graph", "hosted", "schedule", "target"),
         "tune",
     ),
-    machine=Machine(warm=lambda _: nvrtc.worker_pool().warm(), at_hand=gpu_at_hand),
+    machine=Machine(lambda _: nvrtc.worker_pool().warm(), at_hand=gpu_at_hand, kind="gpu"),
 )

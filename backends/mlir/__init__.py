@@ -67,5 +67,5 @@ BACKEND = Backend(
         hosts="cpu",
     ),
     options=("cache", "excess_precision", "freeze", "hosted", "schedule", "target", "tune"),
-    machine=Machine(_warm, at_hand=lambda _: cpu_at_hand(), limits=_limits),
+    machine=Machine(_warm, None, lambda _: cpu_at_hand(), _limits, "cpu"),
 )

@@ -127,5 +127,5 @@ BACKEND = Backend(
         *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "schedule"),
         *("target", "tune"),
     ),
-    machine=Machine(_warm, _identify, gpu_at_hand),
+    machine=Machine(_warm, _identify, gpu_at_hand, kind="gpu"),
 )

@@ -31,7 +31,7 @@ from stack.explore.lowering import (
 from stack.explore.memory import memory_peak
 from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun
-from stack.explore.steps import STAGE, check_steps, stepped
+from stack.explore.steps import STAGE, KernelSteps, check_steps, refuse_long, stepped
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud, filled
@@ -138,8 +138,11 @@ def run(args: argparse.Namespace) -> int:
         write_graph(record.func(args.to or "imported"), Path(args.graph))
         common.progress(f"wrote {args.graph}")
     manifest = record.manifest()
+    kernels = _steps(record, backend, settings) if args.steps and not args.json else []
     if args.check:
         check_draws(next(s.func for s in record.records if s.func is not None))
+        for kernel in kernels:
+            refuse_long(kernel)
     given = _own_inputs(target, settings) if args.check else []
     verdicts = list(check_stages(record.records, given)) if args.check else []
     is_wrong = any(v.problem for v in verdicts)
@@ -149,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
         return int(is_wrong)
     print(describe(manifest))
     if args.steps:
-        is_wrong |= _print_steps(record, backend, settings, args)
+        is_wrong |= _print_steps(kernels, args)
     if measured is not None:
         print(f"\n{measured}")
     if args.memory:
@@ -173,19 +176,22 @@ def _own_inputs(target: CommandTarget, settings: Settings) -> list[np.ndarray]:
     return own_inputs(*capture(target, settings)) if isinstance(target, ExampleCall) else []
 
 
-def _print_steps(
-    record: Run, backend: Backend, settings: Settings, args: argparse.Namespace
-) -> bool:
+def _steps(record: Run, backend: Backend, settings: Settings) -> list[KernelSteps]:
+    """Returns the kernels with the steps of their schedules."""
+    if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
+        raise UsageError(f"--steps shows the steps of stage {STAGE}, which this run does not have")
+    func = record[STAGE].func
+    assert func is not None
+    return list(stepped(func, backend, target_of(backend, settings.options)))
+
+
+def _print_steps(found: Sequence[KernelSteps], args: argparse.Namespace) -> bool:
     """Prints the steps of each kernel; with --all also the kernel after each step.
 
     Equal kernels, as those of equal layers, are printed once, unless --wide is given. With --check,
     compares each step with the loop nest. Returns True if a step is wrong.
     """
-    if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
-        raise UsageError(f"--steps shows the steps of stage {STAGE}, which this run does not have")
-    func, is_wrong = record[STAGE].func, False
-    assert func is not None
-    found = list(stepped(func, backend, target_of(backend, settings.options)))
+    is_wrong = False
     keys = ((k.told(), k.steps[-1].func) for k in found)
     for group in [[i] for i in range(len(found))] if args.wide else alike(keys):
         kernel = found[group[0]]

@@ -191,6 +191,20 @@ def turns(func: Func) -> int:
     return total
 
 
+def refuse_long(kernel: KernelSteps) -> None:
+    """Refuses a kernel whose naive loop nest has too many iterations to interpret.
+
+    Raises:
+        UsageError: it has.
+    """
+    nest = kernel.steps[0].func
+    if turns(nest) > MOST_TURNS:
+        raise UsageError(
+            f"the nest of %{kernel.value} has {turns(nest)} iterations, too many to interpret (at"
+            f" most {MOST_TURNS}); give smaller inputs with -i"
+        )
+
+
 def check_steps(kernel: KernelSteps) -> Iterator[tuple[int, str]]:
     """Checks every step; yields its number and what is wrong with the kernel, or "".
 
@@ -199,13 +213,8 @@ def check_steps(kernel: KernelSteps) -> Iterator[tuple[int, str]]:
     Raises:
         UsageError: the nest has too many iterations to interpret.
     """
-    nest = kernel.steps[0].func
-    if turns(nest) > MOST_TURNS:
-        raise UsageError(
-            f"the nest of %{kernel.value} has {turns(nest)} iterations, too many to interpret (at"
-            f" most {MOST_TURNS}); give smaller inputs with -i"
-        )
-    truth = Truth(nest)
+    refuse_long(kernel)
+    truth = Truth(kernel.steps[0].func)
     for number, step in enumerate(kernel.steps[1:], 1):
         problems = (truth.verdict("", kind, step.func) for kind in truth.kinds)
         yield number, next((f"{v.problem} ({v.kind})" for v in problems if v.problem), "")

@@ -262,6 +262,8 @@ class Machine:
             valid.
         at_hand: returns the target for the device that options name: this machine's, or the
             reference if there is none. None for peers, which detect their machine.
+        kind: "cpu" or "gpu", the kind of targets that it takes; "" for peers. Known without a
+            search for devices, which imports a framework.
         limits: the limitations of the backend on this machine, in one sentence; "" if there are
             none.
     """
@@ -270,6 +272,7 @@ class Machine:
     identify: Callable[[dict[str, Any]], str] | None = None
     at_hand: Callable[[Mapping[str, Any]], Target] | None = None
     limits: Callable[[], str] | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)

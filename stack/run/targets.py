@@ -26,15 +26,14 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
         if asked:
             raise UsageError(f"{backend.name} compiles for the machine it runs on: no target")
         return None
-    here = backend.machine.at_hand(options)
     if not asked:
-        return here
-    found = load(str(asked))
-    if kind_of(found) != kind_of(here):
-        known = [n for n in names() if kind_of(load(n)) == kind_of(here)]
+        return backend.machine.at_hand(options)
+    found, kind = load(str(asked)), backend.machine.kind
+    if kind_of(found) != kind:
+        known = [n for n in names() if kind_of(load(n)) == kind]
         raise UsageError(
             f"target {found.name!r} is a {kind_of(found).upper()}, and {backend.name} prints for"
-            f" {kind_of(here).upper()}s: {', '.join(known)}, or a file of one"
+            f" {kind.upper()}s: {', '.join(known)}, or a file of one"
         )
     return found
 

@@ -67,8 +67,10 @@ def test_all_prints_the_kernel_after_each_step(
 
 
 def test_each_step_is_checked(
-    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    program = str(tmp_path / "f.stack")
+    Path(program).write_text(TEXT.replace("[6", "[2"))  # each check interprets every stage
     assert dump(program, "--steps", "--check") == 0
     assert "   each step computes the same as the loop nest\n" in capsys.readouterr().out
     monkeypatch.setattr(Vectorize, "apply", lambda self, kernel: kernel_that_forgets(kernel))

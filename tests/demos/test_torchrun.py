@@ -32,6 +32,6 @@ def test_the_command_of_the_readme() -> None:
     ],
 )
 def test_a_rank_that_misbehaves_ends_the_run(kind: str, told: str) -> None:
-    found = torchrun("--nproc-per-node", "2", str(ROOT / "tests/torchrun_rank.py"), kind, "8")
+    found = torchrun("--nproc-per-node", "2", str(ROOT / "tests/demos/torchrun_rank.py"), kind, "8")
     assert found.returncode != 0
     assert re.search(told, found.stderr), found.stderr

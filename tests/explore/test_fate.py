@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sweeps import in_turn
 
 import stack.plugins as plugins
 from stack.explore.lowering import Settings, capture
@@ -56,15 +57,15 @@ def test_folds_and_kernels_are_told_apart(backend: str, machine: str) -> None:
     assert found["%e"].kind in ("kernel", "recomputation")
 
 
-@pytest.mark.parametrize(("backend", "machine"), BACKENDS)
-@pytest.mark.parametrize(("name", "frontend"), DEMOS)
+@pytest.mark.parametrize(("demo", "machine"), in_turn(DEMOS, BACKENDS))
 def test_every_node_of_a_demo_ends_somewhere(
-    name: str, frontend: str, backend: str, machine: str
+    demo: tuple[str, str], machine: tuple[str, str]
 ) -> None:
+    name, frontend = demo
     pytest.importorskip(frontend)
     target = resolve(f"stack.demos.transformer:{name}", frontend)
     func = capture(target, Settings(frontend=frontend))[0].func
-    found = told(func, backend, machine)
+    found = told(func, *machine)
     assert len(found) >= len(func.nodes) - sum(n.op == "const" for n in func.nodes)
     assert all(f.kind in KINDS and f.steps for f in found)
     assert [f.origin.mark for f in found if f.kind == "lost"] == []

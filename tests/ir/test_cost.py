@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from random_funcs import kernel_func, random_func
 
 from stack.ir import Block, Builder, Node, param, tensor

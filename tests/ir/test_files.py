@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from random_funcs import random_func
 
 from stack.errors import ParseError, UsageError

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from counted import calls_of
 from random_funcs import NAMES, kernel_func, random_func
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from random_funcs import kernel_func, random_func
 
 from stack.errors import StackError, VerifyError

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hosted_cases import CASES, SMALL, Case
+from sweeps import in_turn
 
 jax = pytest.importorskip("jax")
 
@@ -38,11 +39,11 @@ def call(case: Case) -> Any:
     return lambda *xs: case.op(*xs, **case.attributes)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_values_inside_of_jit(case: Case) -> None:
+@pytest.mark.parametrize(("case", "is_jitted"), in_turn(CASES, (True, False)), ids=str)
+def test_values_inside_of_jit(case: Case, is_jitted: bool) -> None:
     expected = case.op(*case.arrays("float32"), **case.attributes)
-    for run in (call(case), jax.jit(call(case))):
-        close(run(*arrays(case)), expected)
+    run = jax.jit(call(case)) if is_jitted else call(case)
+    close(run(*arrays(case)), expected)
 
 
 def traced(case: Case) -> stack.Func:

@@ -31,8 +31,9 @@ from stack.ops.scan import (
 FLOATS = dict.fromkeys(("eps", "limit", "scale"), "fp32")
 
 
-def test_values_in_the_interpreter() -> None:
-    found = interpreted(Path(__file__).with_name("hosted_kernels.py"))
+@pytest.mark.parametrize("more", [[], pytest.param(["--all"], marks=pytest.mark.slow)])
+def test_values_in_the_interpreter(more: list[str]) -> None:
+    found = interpreted(Path(__file__).with_name("hosted_kernels.py"), *more)
     # Gluon and CUDA C++ have no interpreter
     mine = {n: [k.name for k in find(n).kernels if k.device == "cuda"] for n in own()}
     written = {n for n, names in mine.items() if set(names) - {"gluon", "nvrtc"}}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from stream_harness import prepared, streamed
 from stream_variants import HIDDEN, masked, normal, variant_inputs
+from sweeps import in_turn
 
 import stack
 from stack.ir import Func, Node, parse, verify
@@ -45,8 +46,9 @@ def in_panels(stream: Node, keys: int) -> Node:
     return stream.rebuilt(attrs={**stream.attrs, **schedule})
 
 
-@pytest.mark.parametrize("step", [0, 16, 50])
-@pytest.mark.parametrize("name", ["causal", "gqa", "bias", "differential"])
+@pytest.mark.parametrize(
+    ("name", "step"), in_turn(["causal", "gqa", "bias", "differential"], [0, 16, 50])
+)
 def test_both_levels_agree(name: str, step: int, rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import every
 
 from stack.ir.builder import Builder, param
 from stack.ir.types import DTYPES, TensorType
@@ -19,6 +21,8 @@ import stack  # noqa: E402
 
 KINDS = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int8", "uint8")
 SHAPES = (((6, 64), 1), ((64, 5), 0), ((3, 50, 7), 1), ((40,), 0), ((2, 2000), 1), ((9, 5), 1))
+LARGER = (*SHAPES, ((1,), 0), ((3, 70000), 1), ((60, 1009, 2), 1))
+Shape = tuple[int, ...]
 
 
 def drawn(kind: str, shape: tuple[int, ...]) -> Any:
@@ -31,21 +35,24 @@ def drawn(kind: str, shape: tuple[int, ...]) -> Any:
     return x.to(dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("largest", [False, True])
-def test_topk_keeps_the_order_of_equals(kind: str, largest: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "largest", "shaped"), every(5, product(KINDS, (False, True), SHAPES))
+)
+def test_topk_keeps_the_order_of_equals(
+    kind: str, largest: bool, shaped: tuple[Shape, int]
+) -> None:
     """If only some of equal elements are selected, they are the first, as in a stable sort."""
-    for shape, axis in SHAPES:
-        for count in (1, 3, shape[axis]):
-            x = drawn(kind, shape)
-            topk = functools.partial(torch.topk, k=count, dim=axis, largest=largest)
-            compiled = stack.compile(topk, x, backend="mlir")
-            values, places = compiled(x)
-            expected = torch.sort(x, dim=axis, descending=largest, stable=True).indices
-            assert torch.equal(places, expected.narrow(axis, 0, count))
-            found = torch.gather(x, axis, places)
-            torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
-            assert compiled.run.coverage["fallback"] == 0
+    shape, axis = shaped
+    for count in (1, 3, shape[axis]):
+        x = drawn(kind, shape)
+        topk = functools.partial(torch.topk, k=count, dim=axis, largest=largest)
+        compiled = stack.compile(topk, x, backend="mlir")
+        values, places = compiled(x)
+        expected = torch.sort(x, dim=axis, descending=largest, stable=True).indices
+        assert torch.equal(places, expected.narrow(axis, 0, count))
+        found = torch.gather(x, axis, places)
+        torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
+        assert compiled.run.coverage["fallback"] == 0
 
 
 def test_of_rows_of_which_some_are_cut() -> None:
@@ -71,50 +78,55 @@ def test_unsigned_sorts(name: str, first: int | None) -> None:
     np.testing.assert_array_equal(got, np.sort(array, 1)[:, ::-1][:, :first])
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_equals_keep_their_order(kind: str, descending: bool, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "descending", "threads", "shaped"),
+    every(5, product(KINDS, (False, True), (1, 2), LARGER)),
+)
+def test_equals_keep_their_order(
+    kind: str, descending: bool, threads: int, shaped: tuple[Shape, int]
+) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for shape, axis in (*SHAPES, ((1,), 0), ((3, 70000), 1), ((60, 1009, 2), 1)):
-            x = drawn(kind, shape)
-            sort = functools.partial(torch.sort, dim=axis, descending=descending, stable=True)
-            values, places = stack.compile(lambda x, sort=sort: tuple(sort(x)), x)(x)
-            wanted = sort(x)
-            assert torch.equal(places, wanted.indices)
-            torch.testing.assert_close(values, wanted.values, rtol=0, atol=0, equal_nan=True)
+        shape, axis = shaped
+        x = drawn(kind, shape)
+        sort = functools.partial(torch.sort, dim=axis, descending=descending, stable=True)
+        values, places = stack.compile(lambda x: tuple(sort(x)), x)(x)
+        wanted = sort(x)
+        assert torch.equal(places, wanted.indices)
+        torch.testing.assert_close(values, wanted.values, rtol=0, atol=0, equal_nan=True)
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_place_of_an_order_is_the_first_of_its_equals(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "shaped"), every(5, product(KINDS, LARGER)))
+def test_one_place_of_an_order_is_the_first_of_its_equals(
+    kind: str, shaped: tuple[Shape, int]
+) -> None:
     """Selected, and not sorted: at both ends and in the middle."""
-    for shape, axis in (*SHAPES, ((1,), 0), ((60, 1009, 2), 1)):
-        x = drawn(kind, shape)
-        size = shape[axis]
-        for number in {1, size // 2 + 1, size}:
-            kth = functools.partial(torch.kthvalue, k=number, dim=axis)
-            values, places = stack.compile(lambda x, kth=kth: tuple(kth(x)), x)(x)
-            order = torch.sort(x, dim=axis, stable=True).indices.select(axis, number - 1)
-            assert torch.equal(places, order)
-            found = torch.gather(x, axis, places.unsqueeze(axis)).squeeze(axis)
-            torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
+    shape, axis = shaped
+    x = drawn(kind, shape)
+    size = shape[axis]
+    for number in {1, size // 2 + 1, size}:
+        kth = functools.partial(torch.kthvalue, k=number, dim=axis)
+        values, places = stack.compile(lambda x, kth=kth: tuple(kth(x)), x)(x)
+        order = torch.sort(x, dim=axis, stable=True).indices.select(axis, number - 1)
+        assert torch.equal(places, order)
+        found = torch.gather(x, axis, places.unsqueeze(axis)).squeeze(axis)
+        torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_medians(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "shaped"), every(5, product(KINDS, SHAPES)))
+def test_medians(kind: str, shaped: tuple[Shape, int]) -> None:
     """A nan is the median, the first of several."""
-    for shape, axis in SHAPES:
-        x = drawn(kind, shape)
-        if x.dtype.is_floating_point:
-            x[(0,) * x.dim()] = torch.nan
-        values, places = stack.compile(lambda x, axis=axis: tuple(x.median(axis)), x)(x)
-        torch.testing.assert_close(values, x.median(axis).values, rtol=0, atol=0, equal_nan=True)
-        nan = (x != x).long()
-        middle = torch.sort(x, dim=axis, stable=True).indices.select(axis, (shape[axis] - 1) // 2)
-        assert torch.equal(places, torch.where(nan.any(axis), nan.argmax(axis), middle))
-        whole = stack.compile(torch.median, x)(x)
-        torch.testing.assert_close(whole, x.median(), rtol=0, atol=0, equal_nan=True)
+    shape, axis = shaped
+    x = drawn(kind, shape)
+    if x.dtype.is_floating_point:
+        x[(0,) * x.dim()] = torch.nan
+    values, places = stack.compile(lambda x: tuple(x.median(axis)), x)(x)
+    torch.testing.assert_close(values, x.median(axis).values, rtol=0, atol=0, equal_nan=True)
+    nan = (x != x).long()
+    middle = torch.sort(x, dim=axis, stable=True).indices.select(axis, (shape[axis] - 1) // 2)
+    assert torch.equal(places, torch.where(nan.any(axis), nan.argmax(axis), middle))
+    whole = stack.compile(torch.median, x)(x)
+    torch.testing.assert_close(whole, x.median(), rtol=0, atol=0, equal_nan=True)

@@ -11,6 +11,7 @@ import pytest
 from stream_harness import prepared, streamed
 from stream_inputs import DOT_PROGRAMS, inputs
 from stream_variants import HIDDEN, KEPT, LIMITS, VARIANTS, masked, normal, variant_inputs
+from sweeps import in_turn
 
 import stack
 from stack.ir import Func
@@ -52,16 +53,16 @@ def _array(a: Tensor) -> np.ndarray:
     return (a.float() if a.dtype == torch.bfloat16 else a).numpy()
 
 
-@pytest.mark.parametrize(("seq", "width"), [(37, 16), (130, 17), (200, 64)])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variants(name: str, seq: int, width: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("name", "sizes"), in_turn(VARIANTS, [(37, 16), (130, 17), (200, 64)]))
+def test_variants(name: str, sizes: tuple[int, int], rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS as PROGRAMS
 
-    check(PROGRAMS[name], variant_inputs(name, rng, seq, width))
+    check(PROGRAMS[name], variant_inputs(name, rng, *sizes))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["causal", "window", "full", "sigmoid"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), in_turn(["causal", "window", "full", "sigmoid"], ["bfloat16", "float16"])
+)
 def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS as PROGRAMS
 
@@ -70,9 +71,9 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
     check(PROGRAMS[name], args, 2e-2 if dtype == "bfloat16" else 3e-3, kernels=None)
 
 
-@pytest.mark.parametrize("name", list(LIMITS))
-@pytest.mark.parametrize(("rows", "columns"), [(90, 197), (256, 128)])
-def test_limits(name: str, rows: int, columns: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("name", "sizes"), in_turn(LIMITS, [(90, 197), (256, 128)]))
+def test_limits(name: str, sizes: tuple[int, int], rng: np.random.Generator) -> None:
+    rows, columns = sizes
     args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
     check(masked(LIMITS[name]), args)
 

@@ -1,6 +1,7 @@
 """Kernels in Triton's interpreter: prints the largest error of each case, and what ran it, as JSON.
 
-Run with TRITON_INTERPRET=1, in a process of its own: Triton reads it when it is imported.
+Run with TRITON_INTERPRET=1, in a process of its own: Triton reads it when it is imported. With
+--all, each attention variant is run with both lengths and types, and rows go over several programs.
 """
 
 from __future__ import annotations
@@ -182,12 +183,15 @@ def precisions() -> Iterator[tuple[str, float, bool]]:
         yield f"excess precision: {excess}", error(found, want[0]), is_ours
 
 
-def streams() -> Iterator[tuple[str, float, bool]]:
+def streams(every: bool) -> Iterator[tuple[str, float, bool]]:
     from stack.demos.gpu_attention import VARIANTS
 
     torch.manual_seed(8)
-    for name in ("causal", "window", "gqa", "bias", "differential", "learned"):
-        for seq, dtype in ((100, torch.float32), (128, torch.bfloat16))[name == "bias" :]:
+    forms = ((128, torch.bfloat16), (100, torch.float32))
+    names = ("causal", "gqa", "window", "differential", "learned", "bias")
+    for number, name in enumerate(names):
+        chosen = forms if every and name != "bias" else (forms[name != "bias" and number % 2],)
+        for seq, dtype in chosen:
             heads = 1 if name == "gqa" else 2
             q, k, v = (torch.randn(1, n, seq, 32).to(dtype) for n in (2, heads, heads))
             args: list[Any] = [q, k, v]
@@ -222,12 +226,12 @@ def horizontal_rows(q: Any, k: Any, v: Any) -> Any:
     return torch.softmax(rows, -1)[..., :-1] @ v
 
 
-def in_parts() -> Iterator[tuple[str, float, bool]]:
+def in_parts(every: bool) -> Iterator[tuple[str, float, bool]]:
     torch.manual_seed(9)
     passes = ",".join(p for name, p in BACKEND.lowering.stages if name in ("canonical", "laid-out"))
     passes += ",stream,split_reductions{parts=3},fuse,coalesce,schedule"
-    for program_, rows in ((few_rows, 1), (horizontal_rows, 100)):
-        q, k, v = (torch.randn(1, 2, n, 32) for n in (rows, 200, 200))
+    for program_, rows, heads in ((few_rows, 1, 2), (horizontal_rows, *((20, 1), (100, 2))[every])):
+        q, k, v = (torch.randn(1, heads, n, 32) for n in (rows, 200, 200))
         for spec in (passes, passes.replace(",split_reductions{parts=3}", "")):
             made = stack.compile(program_, q, k, v, backend="triton", passes=spec, **OPTIONS)
             want = program_(*(a.double() for a in (q, k, v)))
@@ -242,7 +246,8 @@ def in_parts() -> Iterator[tuple[str, float, bool]]:
 def main() -> int:
     warnings.simplefilter("ignore")  # nan and overflow are meant
     with np.errstate(all="ignore"):
-        checked = (*kernels(), *precisions(), *streams(), *in_parts())
+        every = "--all" in sys.argv
+        checked = (*kernels(), *precisions(), *streams(every), *in_parts(every))
         found = {name: [worst, ours] for name, worst, ours in checked}
     print(json.dumps(found))
     return 0

@@ -16,9 +16,10 @@ pytest.importorskip("triton")
 TESTS = Path(__file__).parents[2]
 
 
-def test_values() -> None:
+@pytest.mark.parametrize("more", [[], pytest.param(["--all"], marks=pytest.mark.slow)])
+def test_values(more: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("interpreted.py"))],
+        [sys.executable, str(Path(__file__).with_name("interpreted.py")), *more],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
         capture_output=True,
         text=True,

@@ -1,10 +1,7 @@
-"""Lets the tests of this folder import its harness, and leaves them out where JAX is missing."""
+"""Leaves the tests of this folder out where JAX is missing."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 collect_ignore_glob = [] if importlib.util.find_spec("jax") else ["test_*.py"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax_harness import check, fallbacks
+from sweeps import in_turn
 
 import stack
 from stack.frontends.jax import FRONTEND
@@ -51,8 +52,7 @@ def near(got: Any, want: Any, tolerance: float) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("bits", [64, 128])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "bits"), in_turn(CASES, (64, 128)))
 def test_values(name: str, bits: int) -> None:
     given = [jnp.asarray(v, f"complex{bits}") for v in (A, B)]
     captured = check(lambda a, b: CASES[name](jnp, a, b), *given)

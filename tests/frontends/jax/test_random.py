@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from random_jax import random_jax
+from sweeps import every
 
 import stack
 
@@ -22,7 +23,7 @@ def run(seed: int, with_gradients: bool = False) -> None:
         assert not wrong, f"seed {seed}: {wrong}\n{program.text}"
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", every(3, range(CHUNK)))
 def test_program(seed: int) -> None:
     run(seed)
 
@@ -35,7 +36,7 @@ def test_many(chunk: int) -> None:
     jax.clear_caches()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", every(2, range(12)))
 def test_gradients(seed: int) -> None:
     run(seed, with_gradients=True)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from sweeps import in_turn
 from torch import Tensor
 
 import stack
@@ -160,8 +161,7 @@ def run(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), args)]
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "kind"), in_turn(CASES, (torch.float32, torch.bfloat16)))
 def test_values_and_gradients(name: str, kind: torch.dtype) -> None:
     fn, given = case(name, kind)
     mine = run(torch.compile(fn, backend="stack"), given)

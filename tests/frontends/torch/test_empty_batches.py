@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from sweeps import in_turn
 from torch import nn
 
 import stack
@@ -94,8 +95,7 @@ def step(module: nn.Module, call: Any, given: tuple[torch.Tensor, ...]) -> list[
     return [y.detach(), *(p.grad for p in module.parameters()), *(t.grad for t in args)]
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "entry"), in_turn(CASES, ENTRIES))
 def test_a_training_step_over_nothing(name: str, entry: str) -> None:
     torch._dynamo.reset()
     make, args = CASES[name]

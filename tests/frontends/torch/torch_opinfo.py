@@ -176,10 +176,15 @@ def full_name(op: Any) -> str:
 
 
 def samples(op: Any, limit: int | None, dtype: torch.dtype, backward: bool = False) -> list[Any]:
-    torch.manual_seed(0)
+    """The first samples of an op, made as by `op.sample_inputs`, which also reads the source of
+    every function on the stack to find a test of unittest.
+    """
     found: list[Any] = []
-    for sample in op.sample_inputs("cpu", dtype, requires_grad=backward):
-        if limit is not None and len(found) == limit:
+    made = iter(op.sample_inputs_func(op, "cpu", dtype, backward))
+    while limit is None or len(found) < limit:
+        torch_testing.set_rng_seed()
+        sample = next(made, None)
+        if sample is None:
             break
         found.append(sample)
     return found

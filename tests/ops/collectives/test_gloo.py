@@ -14,7 +14,9 @@ from gloo_ranks import compare, misuse  # noqa: E402
 from stack.ops.collectives import ALGORITHMS  # noqa: E402
 
 
-@pytest.mark.parametrize("ranks", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_results_are_those_of_torch_and_norms_of_sums_those_of_numpy(
     ranks: int, tmp_path: Path
 ) -> None:
@@ -40,7 +42,7 @@ def test_a_rank_that_does_something_else_is_named_and_nobody_hangs(
     args = (3, str(tmp_path / "store"), kinds, str(tmp_path))
     context = mp.start_processes(misuse, args, 3, join=False, start_method="spawn")
     for process in context.processes:
-        process.join(60)
+        process.join(600)  # ends a hang, and leaves a loaded machine its time
         assert process.exitcode is not None, "a rank hangs"
     is_apart = kinds in (["dies"], ["skips"])
     for rank in range(2 if is_apart else 3):

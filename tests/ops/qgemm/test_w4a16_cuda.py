@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from cuda_emulator import COMPILER, HEADER
+from cuda_emulator import COMPILER, built
 
 from stack.hosted import find
 from stack.hosted.native import missing_nvrtc
@@ -102,13 +101,9 @@ def emulated(x: Any, packed: Any, scales: Any, form: Form, config: Config, folde
     shim = SHIM.replace("TYPE", "bf16" if x.dtype is torch.bfloat16 else "f16")
     shim = shim.replace("ZERO", str(zero(x.dtype)))
     shim = shim.replace("BESIDES", "bf16" if scales.dtype is torch.bfloat16 else "f16")
-    text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'
-    file, library = folder / "kernel.cpp", folder / "kernel.so"
-    file.write_text(text)
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
-    subprocess.run([str(COMPILER), *flags, "-o", str(library), str(file)], check=True)
+    library = built(f"#define __device__\n{shim}{body}{GO}", folder)
     y = torch.full((rows, columns), torch.nan, dtype=x.dtype)
-    ctypes.CDLL(str(library)).go(
+    library.go(
         *(ctypes.c_void_p(t.data_ptr()) for t in (x, packed, scales, y)),
         *map(ctypes.c_longlong, (rows, columns, depth)),
         math.ceil(columns / config.tall),

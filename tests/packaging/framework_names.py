@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("backends", "demos", "frontends", "ops", "passes", "stack")
 FRAMEWORKS = ("torch", "functorch", "jax", "jaxlib", "triton", "tvm", "torch_mlir")
 

@@ -10,7 +10,7 @@ import pytest
 
 import stack.plugins as plugins
 
-PLUGINS = Path(__file__).parent / "plugins"
+PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
 @contextmanager

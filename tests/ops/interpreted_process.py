@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 
-def interpreted(script: Path) -> Any:
+def interpreted(script: Path, *arguments: str) -> Any:
     """The JSON in the last line that a script prints; its errors if it fails."""
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), *arguments],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

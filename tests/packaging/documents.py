@@ -26,7 +26,7 @@ from stack.cli import build_parser, main
 from stack.demos.course.__main__ import main as course
 from stack.demos.course.notebook import cells
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SITE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LESSONS = sorted((ROOT / "demos/course/lessons").glob("lesson_*.py"))
 # what was true of a version stays in the list of changes

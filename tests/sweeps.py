@@ -1,0 +1,33 @@
+"""Long sweeps of parameters: a spread of them runs always, all of them in `make sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Marks all but every `step`-th case as slow; the first case is kept.
+
+    A step that has no divisor in common with the length of each factor of a product keeps every
+    value of every factor.
+    """
+    return [_param(case, slow=number % step != 0) for number, case in enumerate(cases)]
+
+
+def in_turn(first: Iterable[Any], *others: Sequence[Any]) -> list[Any]:
+    """All combinations, of which each value of the first runs always with one, in turn."""
+    combined = list(product(*others))
+    return [
+        _param((value, *rest), slow=place != number % len(combined))
+        for number, value in enumerate(first)
+        for place, rest in enumerate(combined)
+    ]
+
+
+def _param(case: Any, slow: bool) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow) if slow else pytest.param(*values)

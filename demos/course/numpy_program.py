@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import stack.mini as mini
+from stack.explore.explored_run import ExploredRun, explored
 from stack.explore.lowering import Settings, lower_to
 from stack.explore.target import IRText
 from stack.ir import Func, parse
-from stack.run.record import Run
 
 
 def traced(fn: Callable[..., Any], *arrays: mini.Array) -> Func:
@@ -21,10 +21,10 @@ def traced(fn: Callable[..., Any], *arrays: mini.Array) -> Func:
     return parse(str(mini.trace(fn, *arrays)))
 
 
-def lowered(func: Func, stage: str, *schedules: str, passes: str = "default") -> Run:
+def lowered(func: Func, stage: str, *schedules: str, passes: str = "default") -> ExploredRun:
     """Returns the stages of a function down to `stage`, for an H100 that need not be here.
 
     `schedules` has texts such as "dot: bind i grid", for the value `%dot`.
     """
     settings = Settings("triton", machine="sm_90", schedules=schedules, passes=passes)
-    return lower_to(IRText(f"@{func.name}", func), settings, stage)
+    return explored(lower_to(IRText(f"@{func.name}", func), settings, stage))

@@ -20,7 +20,7 @@ from stack.ir.node import Block, Node
 from .control import control, is_capturable
 from .device import CallOpaque, Device, Load, Make
 from .plan import Plan
-from .steps import allocating, releasing
+from .steps import MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
 
 
@@ -34,8 +34,10 @@ class BlockProgram:
         self.load = load
         self.call_opaque = call_opaque
         self.lock = threading.RLock()
+        self.inner: list[BlockProgram] = []
         plan = Plan(block, device, load, call_opaque, self._control)
         self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
+        self.arena = plan.arena  # its address and size
         self.results = plan.results
         self.shared = _shared(self.results, ("output", "made"))
         self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
@@ -62,6 +64,13 @@ class BlockProgram:
             for table, slot in value.slots
         ]
 
+    def makers(self) -> dict[Node, Make]:
+        """Returns the functions that execute control flow and calls, of inner blocks too."""
+        found = {s.node: s.make for s in self.steps if isinstance(s, MakingStep)}
+        for program in self.inner:
+            found |= program.makers()
+        return found
+
     @property
     def capturable(self) -> bool:
         """True if all steps run on the device, so that a CUDA graph can contain them."""
@@ -80,6 +89,7 @@ class BlockProgram:
 
     def _control(self, node: Node) -> tuple[Make, bool]:
         inner = [BlockProgram(b, self.device, self.load, self.call_opaque) for b in node.blocks]
+        self.inner += inner
         return control(node, inner, self.device), is_capturable(node, inner)
 
     def run(self, arrays: Iterable[Array]) -> list[Array]:

@@ -5,6 +5,9 @@ that describe the steps of the call. The memory of a value is an array's number 
 bytes. Array 0 is at address 0, so that its offsets are addresses; then come the operands, and then
 the results. All tables are on the stack: XLA may run one program on several threads at once.
 
+XLA's threads flush denormal numbers to 0. The handler restores the processor's default mode while
+it runs kernels, so that results are those on threads of our own.
+
 Struct offsets are those of `xla/ffi/api/c_api.h`, whose major version 0 keeps them.
 """
 
@@ -19,8 +22,31 @@ _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _MISFIT = "a call has other operands or results than its plan"
 
 
-def text(major: int, minor: int) -> str:
-    """Returns the module, for a version of the interface.
+_DEFAULT_MODE = 0x1F80  # MXCSR: all exceptions masked, round to nearest, denormals kept
+_MODE = f"""\
+llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr) {{
+  %one = arith.constant 1 : i64
+  %default = arith.constant {_DEFAULT_MODE} : i32
+  %old = llvm.alloca %one x i32 : (i64) -> !llvm.ptr
+  %new = llvm.alloca %one x i32 : (i64) -> !llvm.ptr
+  llvm.store %default, %new : i32, !llvm.ptr
+  llvm.call_intrinsic "llvm.x86.sse.stmxcsr"(%old) : (!llvm.ptr) -> ()
+  llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"(%new) : (!llvm.ptr) -> ()
+  llvm.call @steps(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
+  llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"(%old) : (!llvm.ptr) -> ()
+  llvm.return
+}}
+"""
+_NO_MODE = """\
+llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr) {
+  llvm.call @steps(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
+  llvm.return
+}
+"""
+
+
+def text(major: int, minor: int, is_x86: bool) -> str:
+    """Returns the module, for a version of the interface and a kind of processor.
 
     A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
     the table; for MOVE the target, the source and the number of bytes. MOVE_IF does the same if the
@@ -142,6 +168,7 @@ llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr) {{
   llvm.return
 }}
 
+{_MODE if is_x86 else _NO_MODE}
 llvm.func internal @error(%api: !llvm.ptr, %message: !llvm.ptr) -> !llvm.ptr {{
   %one = arith.constant 1 : i64
   %create_i = arith.constant 6 : i64
@@ -195,7 +222,7 @@ llvm.func internal @run(%frame: !llvm.ptr) -> !llvm.ptr {{
     : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
   llvm.call @fill(%arrays, %results_at, %first_result, %results)
     : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
-  llvm.call @steps(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
+  llvm.call @with_mode(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
   llvm.br ^out(%null : !llvm.ptr)
 ^refuse:
   %api = llvm.call @pointer(%frame, %api_i) : (!llvm.ptr, i64) -> !llvm.ptr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -33,7 +34,8 @@ def handler(cache: Cache | None) -> jit.KernelLibrary:
     """Returns the compiled handler; compiles it at the first call."""
     with _lock:
         if not _handlers:
-            _handlers.append(jit.build(text(*VERSION), [SYMBOL], cache, optimized=True))
+            made = text(*VERSION, is_x86=platform.machine() == "x86_64")
+            _handlers.append(jit.build(made, [SYMBOL], cache, optimized=True))
     return _handlers[0]
 
 
@@ -142,10 +144,13 @@ class _Plan:
         here, there = self.memory.of(old), self.memory.of(new)
         if here == there:
             return
-        later = self.nodes[self.nodes.index(node) + 1 :]
-        if not any(value_of(a) == old for n in later for a in n.args):
+        if self._reads(old, self.nodes.index(node)) == 1:
             self.memory.overwrite(old, new)
         self._move(MOVE, there, here, bytes_of(new))
+
+    def _reads(self, value: Value, start: int) -> int:
+        """Returns how often nodes from number `start` on read a value."""
+        return sum(value_of(a) == value for n in self.nodes[start:] for a in n.args)
 
     def _arena(self, program: BlockProgram) -> tuple[int, int, Place]:
         """Returns the start and size of a loop's arena, and scratch memory in its place.

@@ -278,13 +278,23 @@ class Flatten:
         sizes: dict[str, int] = {}
         return [self._leaf(leaf, x, sizes) for leaf, x in zip(self.leaves, given, strict=True)]
 
+    def fits(self, types: Sequence[Any]) -> bool:
+        """True if arguments of these types, in any structure of containers, match the capture."""
+        given, tree = jax.tree_util.tree_flatten(tuple(types))
+        sizes: dict[str, int] = {}
+        is_same = tree == self.tree and settings() == self.settings
+        return is_same and all(map(self._is_like, self.leaves, given, [sizes] * len(given)))
+
+    def _is_like(self, leaf: Leaf, aval: Any, sizes: dict[str, int]) -> bool:
+        is_same = aval.dtype == leaf.aval.dtype and aval.weak_type == leaf.aval.weak_type
+        return is_same and _fits(aval.shape, leaf.aval.shape, sizes)
+
     def _leaf(self, leaf: Leaf, x: Any, sizes: dict[str, int]) -> Any:
         try:
             aval = jax.typeof(x) if not isinstance(x, np.ndarray) else _numpy_aval(x)
         except TypeError as error:
             raise TypeError(f"argument {leaf.name}: {error}") from error
-        is_same = aval.dtype == leaf.aval.dtype and aval.weak_type == leaf.aval.weak_type
-        if not is_same or not _fits(aval.shape, leaf.aval.shape, sizes):
+        if not self._is_like(leaf, aval, sizes):
             raise TypeError(f"argument {leaf.name} is {leaf.text}, got {Leaf('', aval).text}")
         if isinstance(x, jax.Array):
             if self.may_move and device_of([x]) != self.device:

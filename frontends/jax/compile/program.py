@@ -72,7 +72,8 @@ def _types(*_: Any, program: Program) -> tuple[Sequence[Any], Any]:
 
 def _run(*arrays: Array, program: Program) -> Any:
     """Runs it outside of `jax.jit`. Under `jax.debug_nans`, JAX runs the function op by op."""
-    if jax.config.read("jax_debug_nans") or jax.config.read("jax_debug_infs"):
+    config: Any = jax.config
+    if config.jax_debug_nans or config.jax_debug_infs:
         return program.fn(*arrays)
     return jax.jit(program)(*arrays)
 
@@ -94,7 +95,7 @@ def _on(device: str) -> Callable[..., Any]:
         def run(*arrays: Array) -> list[Array]:
             words = [to_words(a) for a in (*graph.captured.bound, *arrays)]
             steps, given = graph.foreign(words)
-            found = replay_compiled(steps, ctx.module_context.add_keepalive)(*given)
+            found = replay_compiled(steps)(*given)
             return [from_words(w, a.dtype) for w, a in zip(found, avals)]
 
         with x64(graph.func):

@@ -25,22 +25,21 @@ from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.interpreter import evaluate_node
 from stack.ir.node import Block, Node
 from stack.ir.traits import behind, is_item
-from stack.run.foreign import ForeignSteps, Value, value_of
+from stack.run.foreign import ForeignCall, ForeignSteps, Value, value_of
 
 Array = Any
-Keep = Callable[[object], None]
 
 # a plan is an address: a program that JAX's cache has from another process must not find a handler
 _PROCESS = uuid.uuid4().hex
 _targets: dict[int, str] = {}  # names of registered handlers, by address
+# The calls of all programs, which exist until the process ends: XLA runs programs asynchronously,
+# and does not tell when it has dropped one.
+_calls: dict[tuple[int, tuple[Node, ...], tuple[Value, ...]], tuple[ForeignCall, ForeignSteps]] = {}
 
 
-def replay_compiled(steps: ForeignSteps, keep: Keep) -> Callable[..., tuple[Array, ...]]:
-    """Returns the program as a function of arrays, to be traced by JAX.
-
-    `keep` receives objects that have to exist as long as XLA's program.
-    """
-    replay = _Replay(steps, keep)
+def replay_compiled(steps: ForeignSteps) -> Callable[..., tuple[Array, ...]]:
+    """Returns the program as a function of arrays, to be traced by JAX."""
+    replay = _Replay(steps)
     return lambda *arrays: replay.block(steps.func.body, arrays)
 
 
@@ -53,8 +52,8 @@ def _target(handler: int, platform: str) -> str:
 
 
 class _Replay:
-    def __init__(self, steps: ForeignSteps, keep: Keep) -> None:
-        self.steps, self.keep = steps, keep
+    def __init__(self, steps: ForeignSteps) -> None:
+        self.steps = steps
         self.space = JaxSpace()
 
     def block(self, block: Block, args: Sequence[Array]) -> tuple[Array, ...]:
@@ -90,8 +89,10 @@ class _Replay:
         wanted = [v for v in _read_elsewhere(block, own) if v[0] in own]
         if not wanted:
             return
-        call = self.steps.call(nodes, given, wanted)
-        self.keep(call.keep)
+        key = id(self.steps), tuple(nodes), tuple(wanted)
+        if key not in _calls:
+            _calls[key] = self.steps.call(nodes, given, wanted), self.steps
+        call, _ = _calls[key]
         types = [node.types[item] for node, item in wanted]
         specs = [jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types]
         if call.scratch:

@@ -1,7 +1,9 @@
 """Custom calls of XLA that launch kernels on XLA's stream and buffers.
 
-One handler, called back through ctypes, runs every call: its attribute is the number of a plan.
-XLA may capture a call in a CUDA graph; then it calls the handler only to capture it again.
+The native handler of backend `mlir` runs a call if all its kernels are launched through the driver.
+Kernels that Python launches, and machines without the bindings of MLIR, have a handler that XLA
+calls back through ctypes; its attribute is the number of a plan. XLA may capture a call in a CUDA
+graph; then it calls the handler only to capture it again.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ..runtime.steps import OnArrays
 from ..runtime.values import Table
 from .driver import check, driver
 from .launch import LoadedKernel
+from .native_launches import NativeLaunches, handler
 from .torch_device import TorchDevice
 from .xla_frame import Frame, Handler
 
@@ -49,49 +52,78 @@ class DeviceSteps:
     def call(
         self, nodes: Sequence[Node], given: Sequence[Value], wanted: Sequence[Value]
     ) -> ForeignCall:
-        plan = _Plan(self.device, nodes, given, wanted)
-        for node in nodes:
-            plan.add(node, self.program.load(node))
-        number = next(_numbers)
-        _plans[number] = plan
-        address = ctypes.cast(_handler, ctypes.c_void_p).value or 0
-        memory = plan.memory
-        return ForeignCall(address, number, memory.scratch, memory.updates, (plan, self))
+        kernels = [self.program.load(node) for node in nodes]
+        library = None
+        if self.device.is_gpu and all(isinstance(k, LoadedKernel) for k in kernels):
+            library = handler()
+        steps = _Called(self.device) if library is None else NativeLaunches(self.device.where)
+        memory = self._planned(steps, nodes, kernels, given, wanted)
+        if isinstance(steps, _Called):
+            number = next(_numbers)
+            _plans[number] = steps
+            address = ctypes.cast(_handler, ctypes.c_void_p).value or 0
+            return ForeignCall(address, number, memory.scratch, memory.updates, (steps, self))
+        assert library is not None
+        numbers = steps.numbers(len(given), len(wanted) + bool(memory.scratch))
+        (address,) = library.addresses.values()
+        keep = steps, numbers, library, self
+        at = ctypes.addressof(numbers)
+        return ForeignCall(address, at, memory.scratch, memory.updates, keep)
 
-
-class _Plan:
-    """The steps of one call."""
-
-    def __init__(
+    def _planned(
         self,
-        device: TorchDevice,
+        steps: _Called | NativeLaunches,
         nodes: Sequence[Node],
+        kernels: Sequence[DeviceKernel],
         given: Sequence[Value],
         wanted: Sequence[Value],
-    ) -> None:
+    ) -> ForeignMemory:
+        """Adds the kernels of some nodes to the steps of a call; returns its memory."""
+
+        def constant(node: Node) -> int:
+            made = self.device.constant(node)
+            steps.kept.append(made)
+            return made.data_ptr()
+
+        memory = ForeignMemory(nodes, given, wanted, constant)
+        for node, kernel in zip(nodes, kernels, strict=True):
+            places = [memory.place(a) for a in node.args]
+            outs = [memory.of((node, i)) for i in range(len(node.types))]
+            if "updates" in node.attrs:
+                number = int(node.attrs["updates"])
+                if places[number] != outs[0]:
+                    memory.overwrite(value_of(node.args[number]), (node, 0))
+                    steps.copy(outs[0], places[number], bytes_of((node, 0)))
+                places[number] = outs[0]
+            if isinstance(kernel, LoadedKernel):
+                steps.kernel(kernel, [*places, *outs])
+            else:
+                assert isinstance(kernel, OnArrays)
+                assert isinstance(steps, _Called)
+                steps.on_tensors(kernel.launch, node, places, outs)
+        return memory
+
+
+class _Called:
+    """The steps of one call, as Python functions."""
+
+    def __init__(self, device: TorchDevice) -> None:
         self.device = device
-        self.constants: list[Tensor] = []
-        self.memory = ForeignMemory(nodes, given, wanted, self._constant)
+        self.kept: list[object] = []
         self.steps: list[Step] = []
         self.lock = threading.Lock()  # the tables of addresses are those of one call
 
-    def add(self, node: Node, kernel: DeviceKernel) -> None:
-        """Adds a kernel."""
-        places = [self.memory.place(a) for a in node.args]
-        outs = [self.memory.of((node, i)) for i in range(len(node.types))]
-        if "updates" in node.attrs:
-            number = int(node.attrs["updates"])
-            if places[number] != outs[0]:
-                self.memory.overwrite(value_of(node.args[number]), (node, 0))
-                self.steps.append(self._copy(outs[0], places[number], bytes_of((node, 0))))
-            places[number] = outs[0]
-        if isinstance(kernel, LoadedKernel):
-            self.steps.append(_launching(kernel, [*places, *outs]))
-        else:
-            assert isinstance(kernel, OnArrays)
-            made = [self._tensors(places, [a.tensor for a in node.args])]
-            made += [self._tensors(outs, node.types)]
-            self.steps.append(_on_tensors(kernel.launch, *made))
+    def kernel(self, kernel: LoadedKernel, places: Sequence[Place]) -> None:
+        """Adds a launch of a kernel on the arrays at these places."""
+        self.steps.append(_launching(kernel, places))
+
+    def on_tensors(
+        self, launch: Fill, node: Node, places: Sequence[Place], outs: Sequence[Place]
+    ) -> None:
+        """Adds a call of a kernel on tensors, on the current stream of torch."""
+        inputs = self._tensors(places, [a.tensor for a in node.args])
+        outputs = self._tensors(outs, node.types)
+        self.steps.append(_on_tensors(launch, inputs, outputs))
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """Launches all steps."""
@@ -100,12 +132,9 @@ class _Plan:
             for step in self.steps:
                 step(held, stream)
 
-    def _constant(self, node: Node) -> int:
-        made = self.device.constant(node)
-        self.constants.append(made)
-        return made.data_ptr()
+    def copy(self, target: Place, source: Place, size: int) -> None:
+        """Adds a copy of memory."""
 
-    def _copy(self, target: Place, source: Place, size: int) -> Step:
         def copy(arrays: Sequence[int], stream: int) -> None:
             to, start = (arrays[number] + offset for number, offset in (target, source))
             if to == start or not size:
@@ -116,7 +145,7 @@ class _Plan:
             else:
                 ctypes.memmove(to, start, size)
 
-        return copy
+        self.steps.append(copy)
 
     def _tensors(
         self, places: Sequence[Place], types: Sequence[Any]
@@ -186,7 +215,7 @@ def tensor_at(
 
 
 _numbers = itertools.count(1)
-_plans: weakref.WeakValueDictionary[int, _Plan] = weakref.WeakValueDictionary()
+_plans: weakref.WeakValueDictionary[int, _Called] = weakref.WeakValueDictionary()
 
 
 def _run(address: int) -> int:

@@ -13,18 +13,22 @@ Struct offsets are those of `xla/ffi/api/c_api.h`, whose major version 0 keeps t
 
 from __future__ import annotations
 
+from .xla_launch_text import GPU
+
 SYMBOL = "stack_xla_call"
-HEAD = 4  # operands, results, steps, and the slots of the longest table
-CALL, MOVE, MOVE_IF = range(3)  # kinds of steps
+HEAD = 5  # operands, results, steps, the slots of the longest table, and 1 on a GPU
+CALL, MOVE, MOVE_IF, LAUNCH, COPY = range(5)  # kinds of steps
 
 _METADATA = 1  # the extension that asks for the version of the interface
+_CAPTURABLE = 1  # a trait: XLA may capture the call in a CUDA graph
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _MISFIT = "a call has other operands or results than its plan"
+_DRIVER = "the CUDA driver refuses to launch a kernel"
 
 
 _DEFAULT_MODE = 0x1F80  # MXCSR: all exceptions masked, round to nearest, denormals kept
 _MODE = f"""\
-llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr) {{
+llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{
   %one = arith.constant 1 : i64
   %default = arith.constant {_DEFAULT_MODE} : i32
   %old = llvm.alloca %one x i32 : (i64) -> !llvm.ptr
@@ -32,15 +36,15 @@ llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr) {{
   llvm.store %default, %new : i32, !llvm.ptr
   llvm.call_intrinsic "llvm.x86.sse.stmxcsr"(%old) : (!llvm.ptr) -> ()
   llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"(%new) : (!llvm.ptr) -> ()
-  llvm.call @steps(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
+  %status = llvm.call @steps(%arrays, %plan, %stream) : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
   llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"(%old) : (!llvm.ptr) -> ()
-  llvm.return
+  llvm.return %status : i32
 }}
 """
 _NO_MODE = """\
-llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr) {
-  llvm.call @steps(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
-  llvm.return
+llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.ptr) -> i32 {
+  %status = llvm.call @steps(%arrays, %plan, %stream) : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  llvm.return %status : i32
 }
 """
 
@@ -50,11 +54,12 @@ def text(major: int, minor: int, is_x86: bool) -> str:
 
     A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
     the table; for MOVE the target, the source and the number of bytes. MOVE_IF does the same if the
-    first slot of the last table is not 0.
+    first slot of the last table is not 0. LAUNCH and COPY are those of `xla_launch_text`.
     """
     return f"""\
 llvm.func @memmove(!llvm.ptr, !llvm.ptr, i64) -> !llvm.ptr
 llvm.mlir.global internal constant @misfit("{_MISFIT}\\00")
+llvm.mlir.global internal constant @driver("{_DRIVER}\\00")
 
 llvm.func internal @word(%base: !llvm.ptr, %i: i64) -> i64 {{
   %at = llvm.getelementptr %base[%i] : (!llvm.ptr, i64) -> !llvm.ptr, i64
@@ -132,40 +137,86 @@ llvm.func internal @move(%arrays: !llvm.ptr, %step: !llvm.ptr) {{
   llvm.return
 }}
 
-llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr) {{
+{GPU}
+// Runs one step; returns its size in words, and the driver's status.
+llvm.func internal @step(
+    %arrays: !llvm.ptr, %step: !llvm.ptr, %table: !llvm.ptr, %stream: !llvm.ptr
+) -> !llvm.struct<(i64, i32)> {{
+  %zero = arith.constant 0 : i64
+  %eight = arith.constant 8 : i64
+  %call = arith.constant {CALL} : i64
+  %always = arith.constant {MOVE} : i64
+  %launched = arith.constant {LAUNCH} : i64
+  %copied = arith.constant {COPY} : i64
+  %move_size = arith.constant 6 : i64
+  %copy_size = arith.constant 7 : i64
+  %good = arith.constant 0 : i32
+  %none = llvm.mlir.undef : !llvm.struct<(i64, i32)>
+  %kind = llvm.call @word(%step, %zero) : (!llvm.ptr, i64) -> i64
+  %is_call = arith.cmpi eq, %kind, %call : i64
+  llvm.cond_br %is_call, ^call, ^no_call
+^call:
+  %used = llvm.call @launch(%arrays, %step, %table) : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i64
+  llvm.br ^out(%used, %good : i64, i32)
+^no_call:
+  %is_launch = arith.cmpi eq, %kind, %launched : i64
+  llvm.cond_br %is_launch, ^gpu, ^no_gpu
+^gpu:
+  %status = llvm.call @launch_on_gpu(%arrays, %step, %stream)
+    : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  %launch_size = llvm.call @word(%step, %eight) : (!llvm.ptr, i64) -> i64
+  llvm.br ^out(%launch_size, %status : i64, i32)
+^no_gpu:
+  %is_copy = arith.cmpi eq, %kind, %copied : i64
+  llvm.cond_br %is_copy, ^copy, ^move
+^copy:
+  %copy_status = llvm.call @copy_on_gpu(%arrays, %step, %stream)
+    : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  llvm.br ^out(%copy_size, %copy_status : i64, i32)
+^move:
+  %flag = llvm.call @word(%table, %zero) : (!llvm.ptr, i64) -> i64
+  %is_odd = arith.cmpi ne, %flag, %zero : i64
+  %is_always = arith.cmpi eq, %kind, %always : i64
+  %goes = arith.ori %is_odd, %is_always : i1
+  scf.if %goes {{
+    llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
+  }}
+  llvm.br ^out(%move_size, %good : i64, i32)
+^out(%size: i64, %found: i32):
+  %part = llvm.insertvalue %size, %none[0] : !llvm.struct<(i64, i32)>
+  %both = llvm.insertvalue %found, %part[1] : !llvm.struct<(i64, i32)>
+  llvm.return %both : !llvm.struct<(i64, i32)>
+}}
+
+// Runs the steps until the driver refuses one; returns its status.
+llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{
   %zero = arith.constant 0 : i64
   %one = arith.constant 1 : i64
   %two = arith.constant 2 : i64
   %three = arith.constant 3 : i64
   %head = arith.constant {HEAD} : i64
-  %call = arith.constant {CALL} : i64
-  %always = arith.constant {MOVE} : i64
-  %move_size = arith.constant 6 : i64
+  %good = arith.constant 0 : i32
   %count = llvm.call @word(%plan, %two) : (!llvm.ptr, i64) -> i64
   %longest = llvm.call @word(%plan, %three) : (!llvm.ptr, i64) -> i64
   %table = llvm.alloca %longest x i64 : (i64) -> !llvm.ptr
-  %end = scf.for %i = %zero to %count step %one iter_args(%at = %head) -> (i64) : i64 {{
-    %step = llvm.getelementptr %plan[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-    %kind = llvm.call @word(%step, %zero) : (!llvm.ptr, i64) -> i64
-    %is_call = arith.cmpi eq, %kind, %call : i64
-    %size = scf.if %is_call -> (i64) {{
-      %used = llvm.call @launch(%arrays, %step, %table)
-        : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i64
-      scf.yield %used : i64
+  llvm.store %zero, %table : i64, !llvm.ptr
+  %end, %last = scf.for %i = %zero to %count step %one
+      iter_args(%at = %head, %status = %good) -> (i64, i32) : i64 {{
+    %is_good = arith.cmpi eq, %status, %good : i32
+    %next, %found = scf.if %is_good -> (i64, i32) {{
+      %step = llvm.getelementptr %plan[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+      %both = llvm.call @step(%arrays, %step, %table, %stream)
+        : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> !llvm.struct<(i64, i32)>
+      %size = llvm.extractvalue %both[0] : !llvm.struct<(i64, i32)>
+      %now = llvm.extractvalue %both[1] : !llvm.struct<(i64, i32)>
+      %after = arith.addi %at, %size : i64
+      scf.yield %after, %now : i64, i32
     }} else {{
-      %flag = llvm.call @word(%table, %zero) : (!llvm.ptr, i64) -> i64
-      %is_odd = arith.cmpi ne, %flag, %zero : i64
-      %is_always = arith.cmpi eq, %kind, %always : i64
-      %goes = arith.ori %is_odd, %is_always : i1
-      scf.if %goes {{
-        llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
-      }}
-      scf.yield %move_size : i64
+      scf.yield %at, %status : i64, i32
     }}
-    %next = arith.addi %at, %size : i64
-    scf.yield %next : i64
+    scf.yield %next, %found : i64, i32
   }}
-  llvm.return
+  llvm.return %last : i32
 }}
 
 {_MODE if is_x86 else _NO_MODE}
@@ -222,11 +273,18 @@ llvm.func internal @run(%frame: !llvm.ptr) -> !llvm.ptr {{
     : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
   llvm.call @fill(%arrays, %results_at, %first_result, %results)
     : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
-  llvm.call @with_mode(%arrays, %plan) : (!llvm.ptr, !llvm.ptr) -> ()
-  llvm.br ^out(%null : !llvm.ptr)
+  %stream = llvm.call @stream_of(%frame, %plan) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+  %status = llvm.call @with_mode(%arrays, %plan, %stream)
+    : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  %good = arith.constant 0 : i32
+  %is_good = arith.cmpi eq, %status, %good : i32
+  %driver = llvm.mlir.addressof @driver : !llvm.ptr
+  llvm.cond_br %is_good, ^out(%null : !llvm.ptr), ^fail(%driver : !llvm.ptr)
 ^refuse:
+  %misfit = llvm.mlir.addressof @misfit : !llvm.ptr
+  llvm.br ^fail(%misfit : !llvm.ptr)
+^fail(%message: !llvm.ptr):
   %api = llvm.call @pointer(%frame, %api_i) : (!llvm.ptr, i64) -> !llvm.ptr
-  %message = llvm.mlir.addressof @misfit : !llvm.ptr
   %error = llvm.call @error(%api, %message) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
   llvm.br ^out(%error : !llvm.ptr)
 ^out(%found: !llvm.ptr):
@@ -255,6 +313,9 @@ llvm.func @{SYMBOL}(%frame: !llvm.ptr) -> !llvm.ptr {{
   %minor_at = llvm.getelementptr %asked[7] : (!llvm.ptr) -> !llvm.ptr, i32
   llvm.store %major, %major_at : i32, !llvm.ptr
   llvm.store %minor, %minor_at : i32, !llvm.ptr
+  %traits = arith.constant {_CAPTURABLE} : i32
+  %traits_at = llvm.getelementptr %asked[8] : (!llvm.ptr) -> !llvm.ptr, i32
+  llvm.store %traits, %traits_at : i32, !llvm.ptr
   llvm.return %null : !llvm.ptr
 ^run:
   %found = llvm.call @run(%frame) : (!llvm.ptr) -> !llvm.ptr

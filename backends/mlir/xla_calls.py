@@ -20,7 +20,7 @@ from . import jit
 from .address import address
 from .loop_text import HEAD as LOOP_HEAD
 from .loops import Loop
-from .xla_call_text import CALL, HEAD, MOVE, MOVE_IF, SYMBOL, text
+from .xla_call_text import CALL, MOVE, MOVE_IF, SYMBOL, text
 
 VERSION = 0, 1  # of XLA's interface: the oldest minor version with all that the handler uses
 _NOWHERE = 0, 0  # a place for a slot that the code writes
@@ -103,7 +103,8 @@ class _Plan:
     def numbers(self) -> list[int]:
         """Returns the plan in the form that the handler reads."""
         results = len(self.wanted) + bool(self.memory.scratch)
-        return [len(self.given), results, len(self.steps), self.longest, *chain(*self.steps)]
+        head = len(self.given), results, len(self.steps), self.longest, 0
+        return [*head, *chain(*self.steps)]
 
     def kernel(self, node: Node, kernel: jit.NativeKernel) -> None:
         """Adds a call of a kernel."""

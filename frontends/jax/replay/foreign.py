@@ -31,7 +31,7 @@ Array = Any
 
 # a plan is an address: a program that JAX's cache has from another process must not find a handler
 _PROCESS = uuid.uuid4().hex
-_targets: dict[int, str] = {}  # names of registered handlers, by address
+_targets: dict[tuple[int, str], str] = {}  # names of handlers, by address and platform
 # The calls of all programs, which exist until the process ends: XLA runs programs asynchronously,
 # and does not tell when it has dropped one.
 _calls: dict[tuple[int, tuple[Node, ...], tuple[Value, ...]], tuple[ForeignCall, ForeignSteps]] = {}
@@ -44,11 +44,12 @@ def replay_compiled(steps: ForeignSteps) -> Callable[..., tuple[Array, ...]]:
 
 
 def _target(handler: int, platform: str) -> str:
-    if handler not in _targets:
+    key = handler, platform
+    if key not in _targets:
         name = f"stack_{platform}_{len(_targets)}_{_PROCESS}"
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform=platform)
-        _targets[handler] = name
-    return _targets[handler]
+        _targets[key] = name
+    return _targets[key]
 
 
 class _Replay:

@@ -52,7 +52,7 @@ class NativeLaunches:
         self.kept: list[object] = []
 
     def kernel(self, kernel: LoadedKernel, places: Sequence[Place]) -> None:
-        """Adds a launch of a kernel on the arrays at these places."""
+        """Adds a launch of a kernel on arrays, given by memory."""
         from stack.backends.mlir.xla_call_text import LAUNCH
         from stack.backends.mlir.xla_launch_text import LAUNCH_HEAD
 

@@ -114,7 +114,7 @@ class _Called:
         self.lock = threading.Lock()  # the tables of addresses are those of one call
 
     def kernel(self, kernel: LoadedKernel, places: Sequence[Place]) -> None:
-        """Adds a launch of a kernel on the arrays at these places."""
+        """Adds a launch of a kernel on arrays, given by memory."""
         self.steps.append(_launching(kernel, places))
 
     def on_tensors(

@@ -78,9 +78,7 @@ class NativeSteps:
         memory, numbers = plan.memory, jit.table(plan.numbers())
         keep = library, numbers, plan.constants, self
         where = ctypes.addressof(numbers)
-        return ForeignCall(
-            library.addresses[SYMBOL], where, memory.scratch, memory.updates, keep
-        )
+        return ForeignCall(library.addresses[SYMBOL], where, memory.scratch, memory.updates, keep)
 
 
 class _Plan:

@@ -274,8 +274,7 @@ def jit(fn: Callable[..., Any], **options: Any) -> Compiled:
     """`jax.jit` with this compiler: traces at the first call and for each new signature.
 
     Options are those of `stack.compile`, and `static_argnums`, `static_argnames`, `donate_argnums`,
-    `donate_argnames`, `keep_unused` and `inline` of `jax.jit`; donated memory is not reused.
-    Methods may be decorated.
+    `donate_argnames`, `keep_unused` and `inline` of `jax.jit`. Methods may be decorated.
     """
     dynamic = options.pop("dynamic", False)
     return Compiled(fn, {"frontend": "jax", "dynamic": dynamic}, **options)

@@ -1,4 +1,4 @@
-"""Maxima and minima along axes for JAX, with a derivative that is safe under XLA; largest elements."""
+"""Maxima and minima along axes for JAX, with a safe derivative, and the largest elements."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ from stack.backends.device.xla_calls import _Called, _plans, _run  # pyright: ig
 CPU = torch.device("cpu")
 U32 = ctypes.c_uint32
 Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[U32] * 7, *[ctypes.c_void_p] * 3)
-Copy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+Copy = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+)
 Replace = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 

@@ -301,4 +301,6 @@ def test_the_largest_elements_in_the_order_of_jax(count: int) -> None:
     x = jnp.asarray(bits.view(np.float32))
     got, want = (f(lambda x: lax.top_k(x, count))(x) for f in (stack.jit, jax.jit))
     np.testing.assert_array_equal(got[1], want[1])
-    np.testing.assert_array_equal(np.asarray(got[0]).view(np.int32), np.asarray(want[0]).view(np.int32))
+    np.testing.assert_array_equal(
+        np.asarray(got[0]).view(np.int32), np.asarray(want[0]).view(np.int32)
+    )

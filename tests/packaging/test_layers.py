@@ -26,6 +26,7 @@ FORBIDDEN = {
 # The package of a framework loads its rooms. These files of rooms read its `FRONTEND` nevertheless.
 READ_FRONTEND = {
     "stack.frontends.jax.compile.calls",
+    "stack.frontends.jax.compile.peer_calls",
     "stack.frontends.jax.compile.training_step",
     "stack.frontends.torch.compile.training_step",
     "stack.frontends.torch.program.compiled_graph",

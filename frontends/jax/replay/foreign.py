@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
 
 from stack.frontends.jax.lax.lowering import jax_dtype
 from stack.frontends.jax.replay.hosted import call_kernel
@@ -116,7 +117,7 @@ class _Replay:
             return self._loop(node, tuple(args))
         if node.op == "custom":
             device = "cpu" if self.steps.platform == "cpu" else "cuda"
-            types = [jax.core.ShapedArray(t.shape, jax_dtype(t.dtype)) for t in node.types]
+            types = [ShapedArray(t.shape, jax_dtype(t.dtype)) for t in node.types]
             return call_kernel(kernel_of(node, device), types, args, attributes_of(node))
         made = evaluate_node(node, dict(zip(node.args, args)), self.space)
         return made if isinstance(made, tuple) else (made,)

@@ -25,6 +25,7 @@ from stack.ir.traits import (
     nest_of,
 )
 from stack.ir.types import TensorType, TupleType
+from stack.passes.tiling.names import names_of
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ def in_place(step: Node, update: Update) -> Node:
     count = len(step.args)
     waits = [_tensor_of(n) for n in update.after]
     types = [TensorType(n.dtype, n.shape, "global") for n in waits]
-    unread = [param(f"w{i}", t) for i, t in enumerate(types)]
+    names = names_of(body)
+    unread = [param(names.own("after"), t) for t in types]
     params = (*body.params[:count], *unread, *body.params[count:])
     block = Block(params, body.results, body.names, body.locs)
     return step.rebuilt((*step.args, *waits), attrs=attrs, blocks=(block,))

@@ -72,13 +72,16 @@ class Values:
         # loads through shared memory: operands of a dot, and tiles of the shape of its accumulator
         self.copied: set[Node] = set()
         self.ahead: set[Node] = set()  # prefetched loads in pipelined loops
+        self.streamed: set[Node] = set()  # these, and prefetched loads of rows
         loads: list[Node] = []
         sums: set[tuple[int, ...]] = set()
         for block, inner in walk(self.body):
             if inner.op == "load":
                 loads.append(inner)
-            if inner.attrs.get("staged"):
-                self.ahead.update(n for n in inner.blocks[0].nodes if n.op == "load")
+            if inner.attrs.get("staged") or inner.attrs.get("ahead"):
+                found = [n for n in inner.blocks[0].nodes if n.op == "load"]
+                self.streamed.update(found)
+                self.ahead.update(found if inner.attrs.get("staged") else ())
             if is_contraction(inner):
                 self.has_dot = True
                 sums.add(shape_of(inner))
@@ -183,12 +186,12 @@ class Values:
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
 
     def _widens_tile(self, node: Node) -> bool:
-        """True for a cast that widens a large bf16 tile which a loop with matmuls prefetches."""
+        """True for a cast that widens a large bf16 tile which a loop prefetches."""
         (tile,) = node.args
         size = math.prod(self.actual.get(tile, ()))
         return (
             (tile.op, tile.dtype.name, node.dtype.name) == ("load", "bf16", "f32")
-            and tile in self.ahead
+            and tile in self.streamed
             and size >= 64 * int(self.node.attrs.get("warps") or 4)  # two elements per thread
         )
 

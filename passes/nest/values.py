@@ -24,7 +24,14 @@ from stack.ir.dim import (
 )
 from stack.ir.node import Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import converts, is_contraction, is_number, reads_by_data, reinterprets
+from stack.ir.traits import (
+    converts,
+    is_contraction,
+    is_number,
+    reads_by_data,
+    reinterprets,
+    tests_floats,
+)
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine
@@ -202,6 +209,9 @@ class Scalars:
             return self.scope.cast(made, wide(made.dtype))
         if converts(node):
             return self._cast(args[0], node)
+        if tests_floats(node):
+            # another kernel may read the value that it is compared with from memory
+            args = [self._rounded(v, a.dtype) for v, a in zip(args, node.args, strict=True)]
         return self.scope.b.op(node.op, args, dict(node.attrs))
 
     def _cast(self, value: Node, node: Node) -> Node:
@@ -213,7 +223,7 @@ class Scalars:
 
     def _rounded(self, value: Node, dtype: DType) -> Node:
         """Rounds a value to a narrow float type. Returns it in the type of computations."""
-        if wide(dtype) == dtype or _is_rounded(value, dtype):
+        if wide(dtype) == dtype or is_number(value) or _is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
 

@@ -102,7 +102,17 @@ class RowPolicy(Policy):
                 stages=made.stages or reduction_loop.ahead,
             )
         held = self._held(made)
-        return replace(made, warps=made.warps or warps_of(held, self.gpu))
+        least = self._fewest_warps(held)
+        return replace(made, warps=made.warps or warps_of(held, self.gpu, least))
+
+    def _fewest_warps(self, held: int) -> int:
+        """Returns the warps with which the registers of a thread hold its elements of all arrays.
+
+        `held`: the elements of a tile. With fewer warps, ptxas spills values to memory.
+        """
+        sizes = self.gpu.rows
+        room = max(1, sizes.thread_registers - sizes.address_registers)
+        return power_of_two(-(-held * len(self.space.arrays) // (WARP * room)))
 
     def why_illegal(self, schedule: Schedule) -> str:
         why = super().why_illegal(schedule)

@@ -159,12 +159,18 @@ def _index(load: Node, run: MemoryRun) -> Node:
     shape = tuple(map(static, load.shape))
     own = {t: c for t, c in run.place.terms.items() if is_positions(t)}
     dtype = next(iter(own)).dtype
-    total = constant(sum(-c * (_size(t) - 1) for t, c in own.items() if c < 0), dtype)
+    first = constant(sum(-c * (_size(t) - 1) for t, c in own.items() if c < 0), dtype)
+    total: Node | None = None
     for term, count in sorted(own.items(), key=lambda item: int(item[0].attrs["axis"])):
         axis = int(term.attrs["axis"])
         one = make("iota", (), {"axis": 0}, hint=TensorType(dtype, (shape[axis],), "tile"))
-        one = spread_along(make("mul", (one, constant(count, dtype))), (axis,), shape)
-        total = make("add", (total, one))
+        one = make("mul", (one, constant(count, dtype)))
+        if total is None:
+            # before the broadcast: LLVM then sees which elements of a thread have the same index
+            one = make("add", (first, one))
+        one = spread_along(one, (axis,), shape)
+        total = one if total is None else make("add", (total, one))
+    assert total is not None
     return total
 
 

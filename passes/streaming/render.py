@@ -18,6 +18,7 @@ from stack.ir.traits import (
     is_formula,
     is_number,
     reads_by_data,
+    tests_floats,
 )
 from stack.ir.types import F32, DType, TensorType
 from stack.passes.streaming.graph import read_through
@@ -140,6 +141,8 @@ class Render:
             whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
             made = [reshaped(w, v.node.shape) for w, v in zip(whole, operands)]
             return reshaped(again(node, made, native), self.shape(names))
+        if tests_floats(node):
+            args = [rounded(a, v.node.dtype) for a, v in zip(args, operands, strict=True)]
         return again(node, args, native)
 
     def _moved(self, value: TermValue, operand: TermValue, native: bool) -> Node:
@@ -391,6 +394,14 @@ def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
         and stabilizer.kind != "ratio"
         and alone.value.node is stabilizer.source.args[0]
     )
+
+
+def rounded(node: Node, dtype: DType) -> Node:
+    """Returns a value with the precision of a 16-bit float, in the type that computations use."""
+    is_rounded = is_number(node) or (converts(node) and node.args[0].dtype == dtype)
+    if wide(dtype) == dtype or node.dtype != wide(dtype) or is_rounded:
+        return node
+    return widened(make("cast", (node,), hint=node.tensor.with_dtype(dtype)))
 
 
 def widened(node: Node) -> Node:

@@ -13,6 +13,7 @@ from stack.ir.algebra import FALLING, RISING
 from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
+from stack.ir.types import BOOL
 
 # ---- by element
 
@@ -103,6 +104,16 @@ def equates(node: Node) -> bool:
     """True if a node compares its two operands for equality."""
     facts = algebra_of(node)
     return facts.reflexive is True and facts.commutative
+
+
+def tests_floats(node: Node) -> bool:
+    """True if a node tells something about floats, elementwise: a comparison, `isnan`.
+
+    Its result jumps at one value. So kernels that keep 16-bit floats in f32 round its operands.
+    """
+    if not node.args or not is_elementwise(node):
+        return False
+    return node.dtype == BOOL and node.args[0].dtype.is_float
 
 
 def connective(node: Node) -> int:

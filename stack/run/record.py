@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -139,6 +139,10 @@ class Run:
     def functions(self) -> list[Func]:
         """The stages of our IR in order."""
         return [s.func for s in self.records if s.func is not None]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterates over the names of the stages, as `stages` lists them."""
+        return iter(self.stages)
 
     def __getitem__(self, name: str) -> Stage:
         for stage in self.records:

@@ -29,6 +29,9 @@ class GpuRows(Tuning):
     column_in_tile: int = tuned(
         16, "elements", 1, 4096, "of a reduced column, at most, for a tile with all of it", TUNED
     )
+    thread_registers: int = tuned(
+        255, "registers", 1, 255, "of 32 bits that a thread can have", "CUDA programming guide"
+    )
     address_registers: int = tuned(
         24, "registers", 0, 255, "of a thread for other values than tiles", TUNED
     )

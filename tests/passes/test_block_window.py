@@ -117,3 +117,15 @@ def test_a_window_is_read_once(rng: np.random.Generator) -> None:
     (load,) = (n for n in [found.args[0]] if n.op == "load")
     assert len(load.args) == 5  # memory, two indices, a mask: element 255 is not there
     check(func, program, args)
+
+
+def test_the_constant_of_an_index_is_added_before_it_is_spread(
+    rng: np.random.Generator,
+) -> None:
+    """LLVM then sees which elements of a thread read the same element: half of the reads."""
+    func = lowered(scored(WINDOWS["columns - rows"]), drawn(rng))
+    text = str(func)
+    before = text[: text.index("= gather(")]
+    sums = [line for line in before.splitlines() if "= add(" in line and "i32<" in line]
+    assert any(":i32" in line and "x" not in line.split("i32<")[1] for line in sums)
+    assert not any(":i32" in line and "x" in line.split("i32<")[1] for line in sums)

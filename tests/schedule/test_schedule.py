@@ -319,6 +319,20 @@ def test_every_candidate_is_legal_and_complete(make) -> None:  # type: ignore[no
         assert policy.follow(Schedule.parse(str(schedule))) == schedule
 
 
+@pytest.mark.parametrize(("count", "warps"), [(2, 2), (13, 2), (14, 4), (25, 4)])
+def test_a_thread_has_registers_for_its_elements_of_all_arrays(count: int, warps: int) -> None:
+    b = Builder()
+    arrays = [param(f"x{i}", tensor("f32", 4096, 1024)) for i in range(count)]
+    total = arrays[0]
+    for x in arrays[1:]:
+        total = b.add(total, x)
+    func = Pipeline("fuse").run(Func("f", b.block(arrays, [total]), "tensor")).func
+    policy = block_policy(func.nodes[0], as_gpu(None))
+    assert policy is not None
+    (found, _), *_ = policy.candidates()
+    assert (found.block("j"), found.warps) == (1024, warps)
+
+
 def test_the_model_tells_its_parts() -> None:
     (record,) = Pipeline("schedule").run(product(), verbose=True).records
     (note,) = record.notes

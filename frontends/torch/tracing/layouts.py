@@ -33,9 +33,9 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
     by_strides = [n for n in calls if getattr(n.target, "__name__", n.target) in _BY_STRIDES]
     if not by_strides:
         return
-    roots = _written_roots(gm)
+    written = _written_memories(gm)
     for node in by_strides:
-        _read_whole(node, roots)
+        _read_whole(node, written)
     made: dict[int, torch.Tensor] = {}  # by address; kept alive, so that addresses are not reused
     found: list[tuple[Node, tuple[int, ...]]] = []
 
@@ -59,28 +59,43 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
         gm.recompile()
 
 
-def _written_roots(gm: GraphModule) -> dict[int, Node]:
-    """Returns the first node of each memory that the graph writes to, by id of the memory."""
-    roots: dict[int, Node] = {}
-    written: set[int] = set()
-    for node in gm.graph.nodes:
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            memory = memory_of(value)
-            roots.setdefault(memory, node)
-            if value._version:
-                written.add(memory)
-    return {memory: node for memory, node in roots.items() if memory in written}
+def _written_memories(gm: GraphModule) -> set[int]:
+    """Returns the ids of the memories that the graph writes to."""
+    values = [value for node in gm.graph.nodes if (value := _strided(node)) is not None]
+    return {memory_of(value) for value in values if value._version}
 
 
-def _read_whole(node: Node, roots: dict[int, Node]) -> None:
+def _strided(node: Node) -> torch.Tensor | None:
+    """Returns the example value of a node if it is a tensor with strides."""
+    value = node.meta.get("example_value")
+    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value if is_strided else None
+
+
+def _owner(view: Node, memory: int) -> Node:
+    """Returns the argument or the call that a view's memory came from, along its views.
+
+    Another argument may overlap the same memory: it is no owner of this view.
+    """
+    while view.op != "placeholder":
+        read = [(node, _strided(node)) for node in view.all_input_nodes]
+        shared = [node for node, it in read if it is not None and memory_of(it) == memory]
+        if not shared:
+            return view
+        view = shared[0]
+    return view
+
+
+def _read_whole(node: Node, written: set[int]) -> None:
     """Make `as_strided` of a view read the tensor that owns its memory."""
     view = node.args[0]
     if getattr(node.target, "__name__", node.target) != "as_strided" or not isinstance(view, Node):
         return
-    value: Any = view.meta.get("example_value")
-    root = roots.get(memory_of(value))
-    if root is None or root is view or root.meta["example_value"].dtype is not value.dtype:
+    value: Any = _strided(view)
+    if value is None or memory_of(value) not in written:
+        return
+    root = _owner(view, memory_of(value))
+    if root is view or root.meta["example_value"].dtype is not value.dtype:
         return
     names = ("size", "stride", "storage_offset")
     given = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)

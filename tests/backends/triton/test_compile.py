@@ -161,6 +161,16 @@ def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
         assert build(source, "sm_90").stages["ptx"].count("and.b32") >= 32
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_blocks_of_a_long_row_are_widened_by_one_instruction(dtype: Any) -> None:
+    func = stack.trace(lambda x: x.logsumexp(-1), torch.zeros(8, 131072, dtype=dtype))
+    stages = ",".join(spec for _, spec in BACKEND.lowering.stages)
+    compiler = Compiler(Pipeline(stages).run(func).func, "sm_90")
+    source = compiler.source(next(n for n in compiler.func.nodes if n.op == "kernel"))
+    assert "num_stages=" in source.text
+    assert source.text.count("= widen_bf16(") == (dtype == torch.bfloat16)
+
+
 @pytest.mark.parametrize("rounds", [False, True])
 def test_a_product_that_is_rounded_is_not_contracted(rounds: bool) -> None:
     stages = ["rounding"] * rounds + [spec for _, spec in BACKEND.lowering.stages]

@@ -54,6 +54,12 @@ def test_gradients_of_16_bits(seed: int) -> None:
     run(seed, with_gradients=True)
 
 
+# an extra operand named like a loop; an f16 value in f32 compared with itself in memory
+@pytest.mark.parametrize("seed", [300170, 300256])
+def test_gradients_that_were_wrong(seed: int) -> None:
+    run(seed, with_gradients=True)
+
+
 def test_a_wrong_gradient_is_seen() -> None:
     program = random_jax(0)
     gradients = program and program.gradient()

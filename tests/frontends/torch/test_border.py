@@ -152,6 +152,24 @@ def test_gradients_of_strides_past_a_view(program: str, name: str, dynamic: bool
     assert not difference(mine, world(PAST_A_VIEW[program], copied([x], True), True))
 
 
+# Arguments that overlap: a view by strides of one has its gradient there, not in the other.
+OF_OVERLAPPING: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
+    "whole": lambda whole, part: (part + 0, whole.as_strided((2, 2), (1, 1))),
+    "part": lambda whole, part: (whole + 0, part.as_strided((2, 2), (1, 1))),
+    "row of the whole": lambda whole, part: (part * 2, whole[1].as_strided((2, 1), (1, 1)) * 3),
+    "row of the part": lambda whole, part: (whole * 2, part[0].as_strided((2, 1), (1, 1)) * 3),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("program", OF_OVERLAPPING)
+def test_gradients_of_strides_of_arguments_that_overlap(program: str, name: str) -> None:
+    fn, whole = OF_OVERLAPPING[program], torch.randn(5, 2)
+    made = entry(name, fn, copied([whole, whole[2:]], True), False)
+    mine = world(made, copied([whole, whole[2:]], True), True)
+    assert not difference(mine, world(fn, copied([whole, whole[2:]], True), True))
+
+
 # Parts of a value that nobody sees the rest of, stretched along an axis: one element is many.
 STRETCHED: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "new axis": lambda x: (x.flip(0)[:1].expand(3, *x[:1].shape),),

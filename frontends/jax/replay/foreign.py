@@ -99,9 +99,13 @@ class _Replay:
         specs = [jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types]
         if call.scratch:
             specs.append(jax.ShapeDtypeStruct((call.scratch,), np.uint8))
+        operands = [env[v] for v in given]
+        aliases = {i: r for i, r in call.updates.items() if operands[i].dtype == specs[r].dtype}
+        for i, r in aliases.items():
+            operands[i] = jnp.reshape(operands[i], specs[r].shape)
         target = _target(call.handler, self.steps.platform)
-        run = jax.ffi.ffi_call(target, specs, input_output_aliases=dict(call.updates))
-        results = run(*(env[v] for v in given), plan=np.int64(call.plan))
+        run = jax.ffi.ffi_call(target, specs, input_output_aliases=aliases)
+        results = run(*operands, plan=np.int64(call.plan))
         env.update(zip(wanted, results))
 
     # ---- what XLA does

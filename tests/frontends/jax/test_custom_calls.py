@@ -195,6 +195,15 @@ def test_a_loop_that_reads_its_start() -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def test_a_loop_that_starts_with_a_reshaped_value() -> None:
+    program = lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.cumsum(y), x.reshape(-1))
+    x = drawn(3, 4)
+    same(stack.jit(program)(x), program(x))
+    ours = stack.jit(program, donate_argnums=0)
+    want = program(x)
+    same(ours(x), want)
+
+
 # ---- memory
 
 

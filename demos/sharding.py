@@ -13,7 +13,6 @@ as drawings and as Perfetto traces.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +20,10 @@ import torch
 
 import stack
 from stack.demos import sharding_measured
+from stack.demos.partition import partition
 from stack.explore.sharding import drawing, table_of
 from stack.explore.table import table
-from stack.ir.node import Func
-from stack.passes.annotate import Annotate
 from stack.passes.canonicalize import Canonicalize
-from stack.passes.propagate import Propagate
-from stack.passes.reshard import Reshard
-from stack.passes.spmd import Spmd
 from stack.rewrite import Pipeline
 from stack.run.mesh import simulate
 
@@ -71,21 +66,6 @@ STRATEGIES = {
     ),
     "context": ("x: dp, tp", *(f"{name}: -" for name in WEIGHTS), "return: dp, tp"),
 }
-
-
-@dataclass(frozen=True)
-class Partitioned:
-    """A program on a mesh: sharded whole values, the program of one rank, and the reasons."""
-
-    placed: Func
-    local: Func
-    notes: tuple[str, ...]
-
-
-def partition(func: Func, mesh: str, shard: tuple[str, ...]) -> Partitioned:
-    result = Pipeline([Annotate(mesh, shard), Propagate(), Reshard()]).run(func)
-    notes = tuple(note for record in result.records for note in record.notes)
-    return Partitioned(result.func, Pipeline([Spmd()]).run(result.func).func, notes)
 
 
 def story(mesh: str = "dp=2, tp=4") -> dict[str, int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 PAGES = ("index.html", "tutorials/dump.html", "reference/passes.html", "search.html?q=fusion")
 WIDTHS = (1400, 500)
 HEIGHT = 1400
-REPORT = "choice=value%3Ah_1&a=stage-canonical&b=stage-fused"  # a value that both views mark
+REPORT = "choice=value%3Ah_1&a=stage-canonical&b=diff-fused"  # a value that both views mark
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
     *("--virtual-time-budget=4000", "--host-resolver-rules=MAP * ~NOTFOUND"),
@@ -53,7 +53,7 @@ def main() -> int:
     report = folder / "report.html"
     if report.is_file():
         url = f"{report.resolve().as_uri()}#{REPORT}"
-        picture(browser, url, folder / "report.png", 1400, 880)
+        picture(browser, url, folder / "report.png", 1400, 1240)
     return 0
 
 

@@ -12,6 +12,7 @@ from stack.rewrite import Pass, Pipeline
 from stack.rewrite.pipeline import register_pass
 from stack.run.compile import trace
 from stack.run.compiled_callable import compile, jit
+from stack.run.first_nan import first_nan
 from stack.run.watch import capture
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "capture",
     "compile",
     "errors",
+    "first_nan",
     "jit",
     "op",
     "parse",

@@ -44,6 +44,7 @@ def executable(
     leaving = [r.tensor for r in func.results]
     assert isinstance(program.device, TorchDevice)
     device = program.device.where
+    program.describe(func.name, kernels)
     replays = Replays(program)
 
     def prepare(arrays: Sequence[np.ndarray]) -> list[Tensor]:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from stack.frameworks.torch_private import copy_all, memory_id, uses_of_memory
+from stack.ranges import recording
 
 from ..runtime.program import BlockProgram
 from .torch_device import TorchDevice
@@ -108,7 +109,7 @@ class Replays:
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Takes dense tensors of the device and returns tensors that the caller owns."""
         with self.program.lock:
-            if self.problem or self.device.being_captured:
+            if self.problem or self.device.being_captured or recording() is not None:
                 return self.program.run(inputs)
             at = [t.data_ptr() for t in inputs]
             if at != self.at:

@@ -9,15 +9,19 @@ from typing import Any
 
 import torch
 
+from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.types import DType
+from stack.ranges import register
 
 from ..runtime.device import CallOpaque, LibraryCall, Make, Work
 from ..runtime.program import BlockProgram
 from .library import DeviceSpace, library_of
 from .tensors import allocator, download, memory_text, upload
+
+register("torch", torch_ranges)  # programs of other frameworks run on torch's tensors too
 
 Tensor = torch.Tensor
 

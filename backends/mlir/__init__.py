@@ -61,6 +61,7 @@ BACKEND = Backend(
         ),
         artifacts=("mlir", "llvm", "asm"),
         steps="stack.passes.policies.cpu:shown_cpu_steps",
+        inner="stack.backends.mlir.inner_passes:inner_passes",
         resume=Resume(("mlir", "llvm"), resume_program),
         retreat="retreat",
         hosts="cpu",

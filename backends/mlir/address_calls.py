@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+from stack.ranges import recording
 from stack.run.backend import AddressProgram
 from stack.run.cache import Cache
 
@@ -38,8 +39,12 @@ def by_address(program: BlockProgram, cache: Cache | None) -> AddressProgram | N
         try:
             for table, slot, number in patches:
                 table[slot] = addresses[number]
-            for launch in launches:
-                launch(0)
+            opened = recording()
+            if opened is not None:
+                program.run_in_ranges(opened, launches, 0)
+            else:
+                for launch in launches:
+                    launch(0)
         finally:
             release()
         for target, source, size in copies:

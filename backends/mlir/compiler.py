@@ -196,13 +196,15 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
     compiler.load_all(func)
     device = Host(compiler.cache)
     program = BlockProgram(func.body, device, compiler.load, options.get("call_opaque"))
+    kernels = described(
+        func,
+        ((step.node, step.library) for step in program.steps),
+        lambda node: compiler.describe(func, node),
+    )
+    program.describe(func.name, kernels)
     return Executable(
         run=program.run,
-        kernels=described(
-            func,
-            ((step.node, step.library) for step in program.steps),
-            lambda node: compiler.describe(func, node),
-        ),
+        kernels=kernels,
         artifacts=compiler.artifacts(),
         by_address=by_address(program, compiler.cache),
         counts_what="steps of the program: generated kernels and library calls",

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from functools import partial
+from contextlib import nullcontext
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
 from stack.ir.node import Block, Node
+from stack.ranges import OpenRange, recording
+from stack.run.backend import Kernel
 
 from .control import control, is_capturable
-from .device import CallOpaque, Device, Load, Make
+from .device import Bound, CallOpaque, Device, Load, Make
 from .plan import Plan
+from .records import label, label_of
 from .steps import MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
 
@@ -30,11 +34,13 @@ class BlockProgram:
     def __init__(
         self, block: Block, device: Device, load: Load, call_opaque: CallOpaque | None = None
     ) -> None:
+        self.block = block
         self.device = device
         self.load = load
         self.call_opaque = call_opaque
         self.lock = threading.RLock()
         self.inner: list[BlockProgram] = []
+        self.name = ""  # of the range around a call in profilers
         plan = Plan(block, device, load, call_opaque, self._control)
         self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
         self.arena = plan.arena  # its address and size
@@ -80,6 +86,16 @@ class BlockProgram:
     def peak_bytes(self) -> int:
         """Bytes of the arena plus the results."""
         return self.arena_bytes + sum(v.bytes for v in self.fresh)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The name of each step's range in profilers."""
+        return [label_of(self.block, step.node, step.library) for step in self.steps]
+
+    def describe(self, name: str, kernels: Sequence[Kernel]) -> None:
+        """Names the ranges of the program and its steps in profilers; a record for each step."""
+        self.name = f"stack::{name}"
+        self.labels = list(map(label, kernels))
 
     @property
     def updated(self) -> set[int]:
@@ -129,11 +145,14 @@ class BlockProgram:
         """
         try:
             self._hold(arrays)
-            if marks is None:
+            opened = recording()
+            if marks is not None:
+                self._mark_steps(stream, marks)
+            elif opened is not None:
+                self.run_in_ranges(opened, self.launches, stream)
+            else:
                 for launch in self.launches:
                     launch(stream)
-            else:
-                self._mark_steps(stream, marks)
             results = [v.get() for v in self.results]
             for number in self.shared if shared is None else shared:
                 results[number] = self.device.copy(results[number])
@@ -142,6 +161,13 @@ class BlockProgram:
             # drop the references: the caller owns these arrays, and no later call may write them
             for value in self.passing:
                 value.array = None
+
+    def run_in_ranges(self, opened: OpenRange, launches: Sequence[Bound], stream: int) -> None:
+        """Launches each step in a range of its own, for the profilers that record."""
+        with opened(self.name) if self.name else nullcontext():
+            for name, launch in zip(self.labels, launches, strict=True):
+                with opened(name):
+                    launch(stream)
 
     def _hold(self, arrays: Iterable[Array]) -> None:
         """Stores the arrays of a call and fresh outputs in the runtime values; writes addresses.

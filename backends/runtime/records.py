@@ -8,9 +8,10 @@ from typing import Any
 
 from stack.ir.cost import total
 from stack.ir.equivalence import cached_by_class
-from stack.ir.node import Func, Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_fusion
+from stack.ranges import range_name
 from stack.run.backend import Kernel, module_paths, source_lines
 
 GENERATED = ("kernel", "call", "cond", "while")
@@ -118,6 +119,20 @@ def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
     labels = {"group": library, "contraction": library, "control": "", "foreign": ""}
     kinds = ((n, lookup(n.op).kind) for n in func.nodes)
     return [(n, labels[kind]) for n, kind in kinds if kind in labels]
+
+
+def label(kernel: Kernel) -> str:
+    """Returns the name of a step's range in profilers, from its record."""
+    return range_name(kernel.name, kernel.modules, kernel.source)
+
+
+def label_of(block: Block, node: Node, library: str) -> str:
+    """Returns the name of a step's range in profilers, for a step that has no record."""
+    lines = block.locs.get(node, ())
+    lines = tuple(_all_lines(node, lines)) if node.op == "kernel" else lines
+    name = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
+    name = f"{library}.{name}" if library else name
+    return range_name(name, module_paths(lines), source_lines(lines))
 
 
 def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ BACKEND = Backend(
     missing=_missing,
     lowering=Lowering(
         steps="stack.passes.policies.blocks:shown_steps",
+        inner="stack.backends.triton.inner_passes:inner_passes",
         level="tile",
         stages=(
             (

@@ -1,1 +1,1 @@
-"""A course on compilers for machine learning, taught with this one: 12 lessons with exercises."""
+"""A course on compilers for machine learning: lessons, exercises, and a compiler to build."""

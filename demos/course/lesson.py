@@ -1,9 +1,19 @@
-"""The lessons that there are: each a script, an exercise with gaps, and checks."""
+"""A lesson: a script, an exercise with gaps, and checks.
+
+The first cell of a script names what it teaches, how long it takes, and what it needs:
+
+    # # 3. Fusion: what may share a kernel, and what should
+    #
+    # **Goals**: after this lesson you can ...
+    #
+    # **Time**: 60 minutes. **Needs**: Python and NumPy.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 ROOM = Path(__file__).resolve().parent
@@ -11,30 +21,76 @@ ROOM = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson. `path` is its script in percent format, whose first line is its title."""
+    """One lesson. `path` is its script in percent format: `lesson_03_fusion.py` for lesson 3."""
 
-    number: int
     path: Path
 
     @property
-    def title(self) -> str:
-        found = re.search(r"^# # \d+\. (.*)$", self.path.read_text(encoding="utf-8"), re.MULTILINE)
-        return found[1] if found else self.path.stem
+    def stem(self) -> str:
+        """The part of file names that says which lesson it is: "03"."""
+        return self.path.name.split("_")[1]
 
     @property
-    def exercise(self) -> Path:
-        return ROOM / "exercises" / f"exercise_{self.number:02}.py"
+    def name(self) -> str:
+        """The name that commands take: "3"."""
+        return self.stem.lstrip("0")
+
+    @cached_property
+    def text(self) -> str:
+        """The script."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def title(self) -> str:
+        return self._head(r"^# # \w+\. (.*)$")
+
+    @property
+    def goals(self) -> str:
+        """The abilities that the lesson teaches, as a sentence."""
+        found = self._head(r"^# \*\*Goals\*\*: ((?:.|\n# (?=.))*)")
+        return " ".join(found.replace("\n# ", " ").split())
+
+    @property
+    def minutes(self) -> int:
+        return int(self._head(r"\*\*Time\*\*: (\d+) minutes"))
+
+    @property
+    def needs(self) -> str:
+        """The packages that the lesson imports."""
+        return self._head(r"\*\*Needs\*\*: (.*)\.$")
+
+    def _head(self, pattern: str) -> str:
+        found = re.search(pattern, self.text, re.MULTILINE)
+        assert found, f"{self.path} has no {pattern}"
+        return found[1]
+
+    @property
+    def file(self) -> str:
+        """The name of the file that a student writes."""
+        return f"exercise_{self.stem}.py"
+
+    @property
+    def exercise(self) -> str:
+        """The text of the exercise, with gaps."""
+        return (ROOM / "exercises" / self.file).read_text(encoding="utf-8")
 
     @property
     def solution(self) -> Path:
-        return ROOM / "solutions" / f"solution_{self.number:02}.py"
+        return ROOM / "solutions" / f"solution_{self.stem}.py"
 
+    @property
+    def task(self) -> str:
+        """The text before the exercise in a notebook."""
+        return "Fill the gaps of this cell, run it, then run the next one."
 
-LESSONS = tuple(
-    Lesson(int(path.name[7:9]), path) for path in sorted((ROOM / "lessons").glob("lesson_*.py"))
-)
+    @property
+    def begin(self) -> str:
+        """The cell of a notebook that writes the exercise."""
+        return f"%%writefile {self.file}\n{self.exercise}".rstrip()
 
-
-def find(number: int) -> Lesson | None:
-    """Returns the lesson with this number, or None."""
-    return next((lesson for lesson in LESSONS if lesson.number == number), None)
+    def start(self, path: Path) -> str:
+        """Writes the exercise to a file; returns why it cannot, or ""."""
+        if path.exists():
+            return f"{path} is there already"
+        path.write_text(self.exercise, encoding="utf-8")
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -11,9 +12,12 @@ from typing import Any
 from stack.explore.table import table
 from stack.ir.node import Func
 from stack.measure.timing import Timing, interleave, repeat
+from stack.releases import install_hint
 from stack.report.drawing import draw_graph, standalone
-from stack.report.graph import collapsed, graph_of, layout
+from stack.report.graph import collapsed, graph_of
+from stack.report.graph_layout import layout
 
+EXTRAS = {"torch_mlir": "mlir", "mlir": "mlir"}  # packages that are installed by another name
 QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, for tests
 
 
@@ -25,6 +29,15 @@ def show(value: Any) -> None:
         display(value)
     else:
         print(value)
+
+
+def has(package: str) -> bool:
+    """True if a package is installed; else prints what the cell needs, in one line."""
+    if importlib.util.find_spec(package) is not None:
+        return True
+    extra = EXTRAS.get(package, package)
+    print(f"this cell needs {package}: {install_hint(extra)}")
+    return False
 
 
 def race(calls: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:

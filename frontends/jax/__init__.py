@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from stack.ir.space import ArraySpace
     from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
+_FLAGS = (
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
+    *("jax_default_prng_impl", "jax_threefry_partitionable", "jax_disable_jit", "jax_platforms"),
+)
 _SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 
 
@@ -162,6 +166,12 @@ class JaxFrontend:
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
         """Returns no breaks: a JAX program is traced as a whole or not at all."""
         return []
+
+    def flags(self) -> dict[str, Any]:
+        """Returns JAX's settings of precision, element types, random numbers and platforms."""
+        import jax
+
+        return {name: getattr(jax.config, name) for name in _FLAGS}
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Creates arguments from texts like `f32[2,16]`: normal floats, integers from 0 to 15."""

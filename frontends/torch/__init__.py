@@ -137,6 +137,20 @@ class TorchFrontend:
 
         return breaks_of(fn, args)
 
+    def flags(self) -> dict[str, Any]:
+        """Returns torch's settings of precision, determinism, threads and gradients."""
+        import torch
+
+        return {
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "default_dtype": str(torch.get_default_dtype()),
+            "num_threads": torch.get_num_threads(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "grad_enabled": torch.is_grad_enabled(),
+            "autocast": [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)],
+        }
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         from stack.frontends.torch.tensors.arrays import random_inputs
 

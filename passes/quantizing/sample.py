@@ -84,7 +84,7 @@ def seen(func: Func, arguments: Calls, nodes: Collection[Node]) -> dict[Node, Ar
     """
     wanted, found = set(nodes), {n: list[Array]() for n in nodes}
 
-    def observe(node: Node, value: Any) -> None:
+    def observe(node: Node, value: Any, _: Sequence[Any] = ()) -> None:
         if node in wanted:
             held = np.asarray(value)
             found[node].append(held.reshape(-1, held.shape[-1]).astype(np.float64))

@@ -51,6 +51,11 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="file.py:name or pkg.mod:name (a module, a function, or a factory that returns"
         " (callable, args)), the folder of a saved run, or a file of IR text",
     )
+    add_inputs(parser)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Adds --input and --frontend."""
     parser.add_argument(
         "-i",
         "--input",
@@ -134,6 +139,25 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
         help="schedule of the group of a value, as 'y: m=128 n=64 k=32 stages=3 warps=8'; the"
         " compiler picks the rest; or a list of steps, 'y: split r 64; vectorize r.1'; repeatable,"
         " or a file with one schedule per line",
+    )
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """Adds --memory."""
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="print the values that are in memory at the peak, with their bytes by source line",
+    )
+
+
+def add_graph(parser: argparse.ArgumentParser) -> None:
+    """Adds --graph."""
+    parser.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="write the graph of the stage (default: imported), with modules as clusters and types"
+        " on edges: FILE.dot for Graphviz and Netron, FILE.json for Model Explorer",
     )
 
 

@@ -17,17 +17,18 @@ from stack.explore.check import check_stages
 from stack.explore.determinism import check_draws
 from stack.explore.diff import without_lines
 from stack.explore.dump import describe
+from stack.explore.in_memory_run import held
 from stack.explore.layers import alike
 from stack.explore.lowering import (
     Settings,
     all_stages,
     capture,
-    compile_target,
-    inspect_target,
-    is_printed,
     lower_to,
     own_inputs,
+    record_of,
 )
+from stack.explore.memory import memory_peak
+from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.steps import STAGE, check_steps, stepped
@@ -102,6 +103,8 @@ def add(subparsers: common.Subparsers) -> None:
         action="store_true",
         help="run it, and also print times and shares of the roofline",
     )
+    common.add_memory(parser)
+    common.add_graph(parser)
     common.add_wide(parser, common.EACH)
     common.add_json(parser, SCHEMA)
 
@@ -126,13 +129,14 @@ def run(args: argparse.Namespace) -> int:
     elif args.profile:
         measured = profile(target, settings, common.progress)
         record = measured.run
-    elif is_printed(backend, settings):
-        record = inspect_target(target, settings)
     else:
-        record = compile_target(target, settings)
+        record = record_of(target, settings)
     if args.output:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
+    if args.graph:
+        write_graph(record.func(args.to or "imported"), Path(args.graph))
+        common.progress(f"wrote {args.graph}")
     manifest = record.manifest()
     if args.check:
         check_draws(next(s.func for s in record.records if s.func is not None))
@@ -140,14 +144,16 @@ def run(args: argparse.Namespace) -> int:
     verdicts = list(check_stages(record.records, given)) if args.check else []
     is_wrong = any(v.problem for v in verdicts)
     if args.json:
-        held = {"check": [asdict(v) for v in verdicts]} if args.check else {}
-        common.print_json({**manifest, **held})
+        more = {"check": [asdict(v) for v in verdicts]} if args.check else {}
+        common.print_json({**manifest, **more})
         return int(is_wrong)
     print(describe(manifest))
     if args.steps:
         is_wrong |= _print_steps(record, backend, settings, args)
     if measured is not None:
         print(f"\n{measured}")
+    if args.memory:
+        print(f"\n{memory_peak(held(record))}")
     if args.all and not args.steps:
         _print_stages(record)
     elif args.to:

@@ -12,22 +12,26 @@ from stack.explore.saved_run import is_run, load_run
 from stack.explore.target import ExampleCall
 from stack.report.content import Report, report_of
 from stack.report.live_page import serve
-from stack.report.make import fresh_report, profiled_report
+from stack.report.make import fresh_report, profiled_report, with_errors, with_inner_passes
 from stack.report.page import page
+from stack.report.runs import side_by_side
 
 REPORT = """
-    Write everything that the compiler knows about a program as one web page: the source next to
-    any two stages, what changed between stages, the graph of fusion groups, and the kernels with
-    their code, times and shares of the roofline. The page is a single file. It opens from disk and
+    Write everything that the compiler knows about a program as one web page: the graph of kernels
+    beside the source and any two stages, the passes one by one with the reasons of their
+    decisions, the memory over time, and the kernels with their code, times and shares of the
+    roofline. The page is a single file. It opens from disk and
     loads nothing from the network.
 
-    TARGET is a saved run, which is shown as it is, or a program, which is compiled first.
+    TARGET is a saved run, which is shown as it is, or a program, which is compiled first. With
+    `--beside`, other runs are shown next to it: views show the same stage and scroll together.
     `stackc compare TARGET --html FILE` writes the same page with other compilers added.
 
     examples:
       stackc report r1 -o r1.html
       stackc report demos/transformer.py:llama_block -o block.html --profile
-      stackc report model.py:net -i 'f32[8,128]' -o net.html
+      stackc report model.py:net -i 'f32[8,128]' -o net.html --errors
+      stackc report r1 --beside r2 -o runs.html
 """
 LIVE = """
     Serve the page of `stackc report` on this machine's loopback address. It is rebuilt when you
@@ -51,6 +55,15 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--profile", action="store_true", help="run it, and show times and shares of the roofline"
     )
+    parser.add_argument(
+        "--errors", action="store_true", help="show the rounding error of each value, against f64"
+    )
+    parser.add_argument(
+        "--inner", action="store_true", help="show the IR after each pass inside of MLIR or Triton"
+    )
+    parser.add_argument(
+        "--beside", action="append", default=[], metavar="RUN", help="show this saved run beside it"
+    )
     parser = common.command(subparsers, "live", run_live, "a page that follows your file", LIVE)
     common.add_target(parser)
     common.add_compile(parser)
@@ -69,6 +82,20 @@ def run(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> Report:
     """Builds the report that the arguments ask for."""
+    others = [load_run(folder) for folder in args.beside]
+    found = _own(args)
+    if args.errors:
+        found = with_errors(found, common.target_of(args), common.settings_of(args))
+    if args.inner:
+        found = with_inner_passes(found)
+    if not args.beside:
+        return found
+    names = [Path(name).name or name for name in (args.target, *args.beside)]
+    return side_by_side([found, *map(report_of, others)], names)
+
+
+def _own(args: argparse.Namespace) -> Report:
+    """Builds the report of the target alone."""
     if is_run(Path(args.target)) and not args.profile:
         return report_of(load_run(args.target))
     target = common.target_of(args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import stack.plugins as plugins
 from stack.commands import common
 from stack.commands.opt import read
 from stack.errors import UsageError
+from stack.explore.first_nan import first_nan_of
 from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, capture, graph_of
 from stack.explore.race import ROUNDS, SEEDS, race
@@ -19,7 +21,7 @@ from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.saved_run import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
-from stack.explore.target import IRText
+from stack.explore.target import IRText, resolve
 from stack.ir.node import Func
 from stack.ir.storage import decode, encode
 from stack.rewrite.check import TOLERANCE, as_list, difference
@@ -41,6 +43,7 @@ RUN = """
       stackc run --from r1/09-mlir.mlir --stage mlir    run edited kernels from a file
       stackc run edited.stack --against r1:imported    does it compute the same as the program?
       stackc run r1 --kernel dot_add=hand.py:mine    hand-written: checked, timed against ours
+      stackc run model.py:net -i 'f32[8,128]' --first-nan    the op that makes the first nan
 """
 
 
@@ -48,8 +51,12 @@ def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of `stackc run`."""
     parser = common.command(subparsers, "run", run, "run IR text on random inputs", RUN)
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="IR text, RUN:STAGE, or - for stdin"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="IR text, RUN:STAGE, or - for stdin; with --first-nan also a program",
     )
+    common.add_inputs(parser)
     parser.add_argument("--from", dest="source", metavar="FILE", help="the same as FILE")
     parser.add_argument(
         "--stage", metavar="NAME", help="the stage of FILE: only what follows it is run"
@@ -75,6 +82,18 @@ def add(subparsers: common.Subparsers) -> None:
         "--seed", type=int, default=0, metavar="N", help="seed of the random inputs"
     )
     parser.add_argument("--save", metavar="NPZ", help="write inputs and results")
+    parser.add_argument(
+        "--first-nan",
+        action="store_true",
+        help="interpret FILE, a program with its arguments or IR text with random ones; name the"
+        " op, source line, module and kernel where a nan first appears, else an infinity of a"
+        " result, with the operands; exit code 1 if there is one",
+    )
+    parser.add_argument(
+        "--first-inf",
+        action="store_true",
+        help="the same for the first infinity of a result, also if there are nans",
+    )
     common.add_wide(parser)
     common.add_json(parser, "stack.results/1")
 
@@ -88,6 +107,10 @@ def run(args: argparse.Namespace) -> int:
     if (args.file is None) == (args.source is None):
         raise UsageError("give exactly one FILE to run, with or without --from")
     file = args.file or args.source
+    if args.first_nan or args.first_inf:
+        return _run_first_nan(args, file)
+    if args.input or args.frontend:
+        raise UsageError("-i and --frontend are for a program: add --first-nan")
     if args.against:
         args.against = same_run(args.against, file)
     if args.kernel:
@@ -158,6 +181,22 @@ def _report(
     if not agrees and who is not None:
         common.progress(f"{who[0]} and {who[1]} disagree")
     return 0 if agrees else 1
+
+
+def _run_first_nan(args: argparse.Namespace, file: str) -> int:
+    """Prints where a nan or an infinity first appears; the exit code is 1 if one does."""
+    if args.against or args.kernel or args.stage or args.unsafe or args.save:
+        raise UsageError(
+            "--first-nan takes only inputs, --frontend, --backend and --seed beside it"
+        )
+    common.check_frontend(args.frontend)
+    target = resolve(file, args.frontend, args.input)
+    found = first_nan_of(target, Settings(args.backend), args.first_inf, args.seed)
+    if args.json:
+        common.print_json({"schema": "stack.first-nan/1", **asdict(found)})
+    else:
+        print(found)
+    return int(found.first is not None)
 
 
 def _is_kernel_text(args: argparse.Namespace) -> bool:

@@ -9,6 +9,8 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, summary, without_lines
 from stack.explore.dump import describe
+from stack.explore.memory import memory_peak
+from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.explore.steps import is_step, same_run, stage_text
 from stack.explore.table import table
@@ -24,6 +26,8 @@ SHOW = """
       stackc show r1 fused --no-lines  no source lines
       stackc show g1 out.step3         the kernel of %out after step 3; step0: its loop nest
       stackc show r1 --kernel k3       the code of a kernel
+      stackc show r1 --memory          what is in memory at the peak, by source line
+      stackc show r1 fused --graph r1.dot    the graph for Graphviz and Netron
       stackc show block.stack          parse, check and print IR text
 """
 DIFF = """
@@ -49,6 +53,8 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or a step as y.step3")
     parser.add_argument("--kernel", metavar="NAME", help="print the code of this kernel")
     parser.add_argument("--no-lines", action="store_true", help="print no source lines")
+    common.add_memory(parser)
+    common.add_graph(parser)
     common.add_wide(parser, common.EACH)
     common.add_json(parser, "stack.run/1")
 
@@ -83,7 +89,12 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
-    if args.kernel:
+    if args.graph:
+        write_graph(run.func(args.stage or "imported"), Path(args.graph))
+        common.progress(f"wrote {args.graph}")
+    elif args.memory:
+        print(memory_peak(run))
+    elif args.kernel:
         print(run.kernel_text(args.kernel).rstrip())
     elif args.stage:
         text = stage_text(run, args.stage)

@@ -49,10 +49,10 @@ def kernel_table(manifest: Manifest) -> str:
     def cells(held: Sequence[Kernel], _: Sequence[int]) -> list[object]:
         flops, moved = sum(k.flops for k in held), sum(k.bytes for k in held)
         work = [scaled(flops), scaled(moved, "B"), intensity(flops, moved)]
-        return [*work, op_counts(list(held[0].ops))]
+        return [held[0].computes or "-", *work, op_counts(list(held[0].ops))]
 
-    head = ["flops", "bytes", "flop/byte", "ops"]
-    shown = kernel_rows(kernels, head, cells, drop=["flop/byte", "ops"])
+    head = ["computes", "flops", "bytes", "flop/byte", "ops"]
+    shown = kernel_rows(kernels, head, cells, drop=["ops", "flop/byte"])
     warned = {k.name: filled(f"{k.name}: {k.warning}") for k in kernels if k.warning}
     return "\n".join([shown, *warned.values()])
 

@@ -77,6 +77,7 @@ def kernel_of(entry: Entry) -> Kernel:
         bytes=entry["bytes"],
         warning=entry.get("warning", ""),
         modules=modules,
+        computes=entry.get("computes", ""),
     )
 
 

@@ -148,6 +148,14 @@ def compile_target(target: CommandTarget, settings: Settings) -> Run:
     return graph_of(*capture(target, settings), target, settings).run
 
 
+def record_of(target: CommandTarget, settings: Settings) -> Run:
+    """Compiles a target and returns the record; for an absent machine, generates kernels only."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    if is_printed(backend, settings):
+        return inspect_target(target, settings)
+    return compile_target(target, settings)
+
+
 def graph_of(
     captured: Captured, frontend: Frontend, target: CommandTarget, settings: Settings
 ) -> CompiledGraph:
@@ -190,6 +198,8 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     if settings.strict:
         check_native(captured.func)
     run = Run(label(target), frontend.name, backend.name, notes=captured.notes)
+    run.options = {"passes": settings.passes, "strict": settings.strict, **settings.options}
+    run.flags = frontend.flags()
     run.add(Stage("captured", make_text=lambda: captured.text))
     if stage != "captured":
         run.add(Stage("imported", func=captured.func))
@@ -243,6 +253,8 @@ def inspect_again(run: Run, settings: Settings) -> Run:
     imported = run["imported"].func
     assert imported is not None
     made = Run(run.target, run.frontend, backend.name, notes=run.notes)
+    made.options = {"passes": settings.passes, **settings.options}
+    made.flags = run.flags
     made.add(run["captured"])
     made.add(run["imported"])
     return _inspect(made, backend, settings)

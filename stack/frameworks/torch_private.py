@@ -37,6 +37,16 @@ FAKE_LOG = "torch._subclasses.fake_tensor"
 DYNAMO_LOG = "torch._dynamo"
 INDUCTOR_LOG = "torch._inductor"
 
+# ---- profiler
+
+_profiler: Any = torch.autograd.profiler
+
+
+def is_profiled() -> bool:
+    """True while `torch.profiler.profile` or `emit_nvtx` is open; the public API cannot ask."""
+    return _profiler._is_profiler_enabled
+
+
 # ---- operators
 
 # The callables that Dynamo's graphs have as nodes for modes and for `x.data`; compared by identity.

@@ -16,7 +16,7 @@ from stack.ir.printer import print_node
 from stack.ir.space import Array, ArraySpace, NumpySpace
 from stack.ir.types import BF16, LONG_NAMES, TensorType, TupleType, type_symbols
 
-Observe = Callable[[Node, Array], None]
+Observe = Callable[[Node, Array, Sequence[Array]], None]  # a node, its value, those of its operands
 
 
 def interpret(func: Func, *arrays: Any) -> Any:
@@ -112,7 +112,7 @@ def evaluate(
     Args:
         args: one value for each parameter.
         space: the semantics of ops.
-        observe: called with every node and its value.
+        observe: called with every node, its value, and the values of its operands.
         outer: values of the enclosing block, for open blocks.
     """
     # an open block shares the table: all its nodes depend on its variables, so none is stale
@@ -122,7 +122,7 @@ def evaluate(
         for node in block.nodes:
             env[node] = evaluate_node(node, env, space, observe)
             if observe is not None:
-                observe(node, env[node])
+                observe(node, env[node], [env[a] for a in node.args])
     return tuple(env[r] for r in block.results)
 
 

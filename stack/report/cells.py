@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from stack.explore.table import number
 from stack.measure.timing import is_noisy
-from stack.report.content import KernelView
+from stack.report.content import Report
 from stack.report.markup import Html, escaped, tag
 
 
-def code_link(system: int, place: int, kernel: KernelView) -> Html:
-    """Returns the name of a kernel, as a link to its code if it has code.
+def code_link(report: Report, system: int, place: int, shown: str = "") -> Html:
+    """Returns the name of a kernel, or the text `shown`, as a link to its code if it has code.
 
     `system` and `place` are the positions of its system, and of the kernel in that system.
     """
+    view = report.systems[system]
+    kernel = view.kernels[place]
     if not kernel.text:
-        return escaped(kernel.name)
-    return tag("a", kernel.name, href=f"#code-{system}-{place}")
+        return escaped(shown or kernel.name)
+    return tag("a", shown or kernel.name, href=f"#code-{system}-{view.code_of(place)}")
 
 
 def seconds(value: float) -> str:

@@ -83,7 +83,7 @@ def _by_line(report: Report, index: Index) -> Html:
     for line, ops in source_lines(report.comparison.func).items():
         number_ = index.lines.get(line)
         cells = [
-            _of_line(n, [(i, k) for i, k in enumerate(system.kernels) if line in k.source])
+            _of_line(report, n, [(i, k) for i, k in enumerate(system.kernels) if line in k.source])
             for n, system in enumerate(report.systems)
         ]
         rows.append([line, *cells, ", ".join(ops)])
@@ -93,13 +93,13 @@ def _by_line(report: Report, index: Index) -> Html:
     return table(["source line", *names, "ops"], rows, caption, marks)
 
 
-def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
+def _of_line(report: Report, system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
     """Returns the table cell with the kernels of one system for one source line.
 
     It has links to the generated `kernels` of the line, then one text with its library calls.
     """
     calls = [k.name.removeprefix("torch.ops.") for _, k in kernels if k.kind == "library"]
-    links = [code_link(system, i, k) for i, k in kernels if k.kind != "library"]
+    links = [code_link(report, system, i) for i, k in kernels if k.kind != "library"]
     return joined([*links, library_calls(calls)] if calls else links, ", ")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from stack.explore.in_memory_run import held
@@ -14,6 +15,7 @@ from stack.ir.node import Func
 from stack.measure.compare import Comparison
 from stack.measure.roofline import Ceilings
 from stack.measure.timing import Timing
+from stack.report.passes import PassView, passes_of
 from stack.run.record import Run
 
 GROUPS = ("fusion", "stream", "kernel")
@@ -39,6 +41,7 @@ class KernelView:
     """A kernel, a library call or a fallback of one system.
 
     `node` is its name in our last stage. `timing` is its own time, if the backend can measure it.
+    `computes` is the name that people know, such as "attention".
     """
 
     name: str
@@ -52,6 +55,13 @@ class KernelView:
     timing: Timing | None = None
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
     warning: str = ""
+    computes: str = ""
+    modules: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The name that people know with its own name: `attention (max_sum_dot)`."""
+        return f"{self.computes} ({self.name})" if self.computes else self.name
 
 
 @dataclass(frozen=True)
@@ -61,13 +71,30 @@ class SystemView:
     name: str
     kernels: tuple[KernelView, ...]
 
+    @cached_property
+    def code(self) -> Mapping[int, list[int]]:
+        """Maps the first of the kernels with equal code to all of them; kernels without code are
+        left out. Equal layers share their code.
+        """
+        found: dict[str, list[int]] = {}
+        for i, kernel in enumerate(self.kernels):
+            if kernel.text:
+                found.setdefault(kernel.text, []).append(i)
+        return {same[0]: same for same in found.values()}
+
+    def code_of(self, place: int) -> int:
+        """Returns the first kernel with the same code as the kernel at `place`."""
+        return next((first for first, same in self.code.items() if place in same), place)
+
 
 @dataclass(frozen=True)
 class Report:
     """All data of a page.
 
     `systems` starts with ours. `comparison` is None if there is none. `steps` has the kernels with
-    schedule steps.
+    schedule steps. `passes` has the passes in order. `errors` has the rounding error of values by
+    name. `beside` are reports of other runs, which are shown side by side with this one,
+    each with its `name`.
     """
 
     title: str
@@ -81,6 +108,12 @@ class Report:
     dtype: str = "f32"
     comparison: Comparison | None = None
     steps: tuple[KernelSteps, ...] = ()
+    passes: tuple[PassView, ...] = ()
+    errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    beside: tuple[Report, ...] = ()
+    name: str = ""
+    backend: str = ""
+    machine: str = ""
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:
@@ -99,6 +132,11 @@ class Report:
         return (whole or found or [None])[-1]
 
     @property
+    def lowered(self) -> Func | None:
+        """The function of the last stage of IR, whose groups are kernels and library calls."""
+        return next((s.func for s in reversed(self.stages) if s.func is not None), None)
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """Source lines of the program's nodes and kernels, in program order."""
         first = next((s.func for s in self.stages if s.func is not None), None)
@@ -107,6 +145,8 @@ class Report:
             found.update(dict.fromkeys(s.split(" ")[0] for s in place.source))
         for kernel in self.kernels:
             found.update(dict.fromkeys(kernel.source))
+        for other in self.beside:
+            found.update(dict.fromkeys(other.lines))
         return tuple(found)
 
 
@@ -134,6 +174,9 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
         coverage=manifest["coverage"],
         compile_s=float(manifest.get("compile_s") or 0.0),
         steps=tuple(steps_of(run)),
+        passes=passes_of(run),
+        backend=str(manifest["backend"]),
+        machine=str(manifest.get("machine") or ""),
         ceilings=Ceilings.read(run.profile["ceilings"]) if run.profile else None,
         dtype=str(run.profile.get("dtype", "f32")),
     )
@@ -178,6 +221,8 @@ def _kernel(entry: Mapping[str, Any], text: str, timing: Timing | None) -> Kerne
         timing,
         entry.get("resources", {}),
         str(entry.get("warning", "")),
+        str(entry.get("computes", "")),
+        tuple(map(str, entry.get("modules", ()))),
     )
 
 

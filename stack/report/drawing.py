@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import takewhile
 
-from stack.report.graph import LINE, Layout, PlacedBox
+from stack.explore.layers import folded, pattern
+from stack.report.graph import Box
+from stack.report.graph_layout import LINE, Layout, PlacedBox
 from stack.report.markup import Html, joined, tag
 
 # a sign for each kind, so that kinds differ by more than colour
@@ -66,6 +69,7 @@ def draw_graph(found: Layout, marks: Callable[[PlacedBox], Mapping[str, object]]
     frames = [_frame(found, layer) for layer in sorted({p.box.layer for p in found.boxes} - {-1})]
     arrows = [tag("path", d=_curve(points), class_="arrow") for points in found.arrows]
     boxes = [_draw_box(p, marks(p)) for p in found.boxes]
+    labels = [text(x, y, shown, class_="bytes") for x, y, shown in found.labels]
     head = tag(
         "marker",
         tag("path", d="M0,0 L8,4 L0,8 z"),
@@ -77,35 +81,46 @@ def draw_graph(found: Layout, marks: Callable[[PlacedBox], Mapping[str, object]]
         markerHeight="7",
         orient="auto",
     )
-    inside = (tag("defs", head), *frames, *arrows, *boxes)
+    inside = (tag("defs", head), *frames, *arrows, *labels, *boxes)
     # room at the right for the number of repeats of a layer
     return svg(found.width + 70, found.height, "the program after fusion", *inside)
 
 
 def _frame(found: Layout, layer: int) -> Html:
+    """Draws a frame around a layer, with the modules that it represents and their number."""
     inside = [p for p in found.boxes if p.box.layer == layer]
-    left, top = min(p.x for p in inside) - 8, min(p.y for p in inside) - 8
+    left, top = min(p.x for p in inside) - 8, min(p.y for p in inside) - 20
     right = max(p.x + p.width for p in inside) + 8
-    bottom = max(p.y + p.height for p in inside) + 8
+    bottom = max(p.y + p.height for p in inside) + 16
     return joined([
         rect(left, top, right - left, bottom - top, "frame"),
+        text(left + 6, top + 14, _common([p.box for p in inside]), class_="path"),
         text(right + 6, top + 16, f"× {inside[0].box.repeats}", class_="times"),
     ])  # fmt: skip
+
+
+def _common(boxes: Sequence[Box]) -> str:
+    """Returns the path that the modules of a layer begin with, with the numbers of its layers:
+    `h.0-11`.
+    """
+    parts = [pattern(m).split(".") for b in boxes for m in b.modules]
+    same = list(takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False)))
+    first = next((b.modules for b in boxes if b.modules), ())
+    return folded(".".join(m.split(".")[: len(same)]) for m in first) if same else ""
 
 
 def _draw_box(placed: PlacedBox, marks: Mapping[str, object]) -> Html:
     box = placed.box
     sign = SIGNS.get(box.kind, "·")
     kind = f"kind-{box.kind}" if box.kind in SIGNS else "kind-other"
-    x, y = placed.x + 10, placed.y + LINE
+    x, y = placed.x + 10, placed.y + LINE + 2
     lines = [
-        text(x, y + LINE * (i + 1), line, class_=None if i < placed.heads else "faint")
-        for i, line in enumerate(placed.lines)
+        text(x, y + LINE * (i + 1), line, class_="faint") for i, line in enumerate(placed.lines)
     ]
     return tag(
         "g",
         rect(placed.x, placed.y, placed.width, placed.height, kind),
-        text(x, y, f"{sign} {box.kind}: {box.name}", class_="head"),
+        text(x, y, f"{sign} {placed.title}", class_="head"),
         *lines,
         **{**marks, "class_": "box pick", "tabindex": "0", "role": "button"},
     )

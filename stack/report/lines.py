@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 
+from stack.explore.diff import without_lines
 from stack.ir.node import Func
 from stack.report.content import GROUPS, Report, StageView
 from stack.report.markup import Html, escaped, tag
@@ -23,6 +25,12 @@ class Index:
         ]
         self.by_value = _kernels_by_value(report)
         self.by_node = {k.node: i for i, k in enumerate(report.kernels) if k.node}
+
+    def without_kernels(self) -> Index:
+        """Returns a copy that links nothing to kernels, for the texts of other runs."""
+        made = copy(self)
+        made.by_value, made.by_node = {}, {}
+        return made
 
     def numbers(self, lines: Iterable[str]) -> list[int]:
         """Returns the numbers of source lines; skips lines that are not in the program."""
@@ -57,6 +65,12 @@ def _kernels_by_value(report: Report) -> dict[str, list[int]]:
     return found
 
 
+def defined(line: str) -> str:
+    """Returns the name of the value that a line of IR text defines; "" if it defines none."""
+    value = _VALUE.match(line)
+    return value[1].removeprefix("%") if value else ""
+
+
 def joined_numbers(numbers: Sequence[int]) -> str | None:
     """Formats numbers as the value of an HTML attribute, such as `3 5`.
 
@@ -68,6 +82,8 @@ def joined_numbers(numbers: Sequence[int]) -> str | None:
 def stage_lines(stage: StageView, index: Index) -> Html:
     """Returns the text of an IR stage as HTML lines, linked to the kernels that compute them.
 
+    Source lines are left out of the text: the page shows them for the line under the pointer.
+
     A line is linked to the kernels of the value that it defines; inside of a group, to the kernel
     of the group.
     """
@@ -76,8 +92,7 @@ def stage_lines(stage: StageView, index: Index) -> Html:
     depth = 0
     is_whole = stage.func is not None and _has_groups(stage.func)
     for line in stage.text.rstrip("\n").split("\n"):
-        value = _VALUE.match(line)
-        name = value[1].removeprefix("%") if value and stage.func is not None else ""
+        name = defined(line) if stage.func is not None else ""
         indent = len(line) - len(line.lstrip())
         if stage.func is not None and is_whole and indent <= 2:
             inside = [index.by_node[name]] if name in index.by_node else []
@@ -91,39 +106,25 @@ def _has_groups(func: Func) -> bool:
     return any(n.op in GROUPS for n in func.nodes)
 
 
-def code_lines(text: str, index: Index, kernel: int | None = None) -> Html:
+def code_lines(text: str, index: Index, kernels: Sequence[int] = ()) -> Html:
     """Returns the lines of generated code, linked to the source lines that their comments name.
 
-    `kernel`: number of the kernel whose code it is, to which all lines are linked.
+    `kernels`: numbers of the kernels that have this code, to which all lines are linked.
     """
-    known = [kernel] if kernel is not None else []
-    return Html("\n".join(_line(line, "", index, known) for line in text.rstrip("\n").split("\n")))
+    rows = text.rstrip("\n").split("\n")
+    return Html("\n".join(_line(line, "", index, kernels) for line in rows))
 
 
 def _line(line: str, name: str, index: Index, kernels: Sequence[int]) -> str:
     numbers = index.numbers(_PLACE.findall(line)) if ":" in line else []
     if not numbers and not name:
-        return f"<i>{escaped(line)}</i>"
+        return f"<i>{escaped(without_lines(line))}</i>"
     marks = {
         "data_n": name or None,
         "data_s": joined_numbers(numbers),
         "data_k": joined_numbers(kernels),
     }
-    return tag("i", line, class_="pick", **marks)
-
-
-def diff_lines(text: str) -> Html:
-    """Returns the lines of a diff between two stages as HTML, coloured.
-
-    The signs + and - at their start repeat the meaning of the colours.
-    """
-    kinds = {"+": "come", "-": "gone", "~": "moved", "@": "at"}
-    rows = [
-        tag("i", line, class_=kinds.get(line[:1]))
-        for line in text.rstrip("\n").split("\n")
-        if not line.startswith(("---", "+++"))
-    ]
-    return Html("\n".join(rows))
+    return tag("i", without_lines(line), class_="pick", **marks)
 
 
 def source_view(report: Report, index: Index, around: int = 2) -> Html:

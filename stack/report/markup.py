@@ -81,22 +81,26 @@ def folded(title: object, *inside: object, **attributes: object) -> Html:
     return tag("details", tag("summary", title), *inside, **attributes)
 
 
-def figure(drawing: Html, caption: str, as_table: Html) -> Html:
-    """Returns a drawing, with the same data as a table for screen readers."""
+def figure(drawing: Html, caption: str, as_table: Html, frame: str = "wide") -> Html:
+    """Returns a drawing, with the same data as a table for screen readers.
+
+    `frame` is the class of the box in which the drawing scrolls.
+    """
     return tag(
         "figure",
-        tag("div", drawing, class_="wide", tabindex="0", role="region", aria_label=caption),
+        tag("div", drawing, class_=frame, tabindex="0", role="region", aria_label=caption),
         tag("figcaption", caption),
         folded("as a table", as_table),
     )
 
 
-def text_box(lines: Html, label: str) -> Html:
+def text_box(lines: Html, label: str, language: str = "ir") -> Html:
     """Returns a box of text lines; long texts are compressed, and a script unpacks them when shown.
 
-    The bytes depend only on the lines.
+    A script also colours the words of the `language`. The bytes depend only on the lines.
     """
     box = {"class_": "text", "tabindex": "0", "role": "region", "aria_label": label}
+    box["data_lang"] = language
     if len(lines) <= PLAIN_LIMIT:
         return tag("pre", lines, **box)
     packed = base64.b64encode(zlib.compress(lines.encode(), 9)).decode()

@@ -25,7 +25,8 @@ class Kernel:
     the fusion body; `source` are lines such as "block.py:42", `modules` paths such as
     "layers.0.attn"; `stage_node` is the name of its node in the last stage. `resources` is its use
     of GPU resources: registers, spilled and shared bytes, threads. `warning` is the assembler's
-    performance warning.
+    performance warning. `computes` is the name that people know, such as "attention", see
+    `stack.ir.group_names`; "" if the kernel has no step of its own.
     """
 
     name: str
@@ -40,13 +41,14 @@ class Kernel:
     resources: dict[str, int] = field(default_factory=dict)
     warning: str = ""
     modules: tuple[str, ...] = ()
+    computes: str = ""
 
-    def with_flops(self, flops: float) -> Kernel:
-        """Returns a copy of this kernel with another number of operations. It keeps a `text` that
-        is computed on demand uncomputed.
+    def with_step(self, flops: float, computes: str) -> Kernel:
+        """Returns a copy of this kernel with another number of operations and another name of what
+        it computes. It keeps a `text` that is computed on demand uncomputed.
         """
         made = copy(self)
-        made.__dict__["flops"] = flops
+        made.__dict__.update(flops=flops, computes=computes)
         return made
 
     def __repr__(self) -> str:
@@ -235,6 +237,9 @@ class Lowering:
         steps: a function, as `module:name`, that takes a group of stage `scheduled` and a target.
             It returns the group's loop nest and the kernel after each step of its schedule, each
             with a description and reason; "" if there is none.
+        inner: a function, as `module:name`, that takes the texts of a run's kernels, its lowered
+            function and its target. It yields the passes of the backend's own compiler, each with
+            the text after it; "" if there is none.
         recomputes: True if matmul results that are only reduced stay out of memory, so that a
             backward pass recomputes them if that costs less than saving them.
     """
@@ -247,6 +252,7 @@ class Lowering:
     hosts: str = ""
     resume: Resume | None = None
     steps: str = ""
+    inner: str = ""
     recomputes: bool = False
 
 

@@ -16,6 +16,7 @@ from stack.phases import phase
 from stack.run.compile import default_backend, entry_of, find_frontend, warm
 from stack.run.frontend import Calls, Entry, Frontend
 from stack.run.graph import CompiledGraph
+from stack.run.lowered import Lowered
 from stack.run.options import of_graph
 from stack.run.pipeline_edits import DEFAULT, Passes
 from stack.run.record import Run
@@ -124,6 +125,15 @@ class Compiled:
             else:
                 self._calls = frontend.calls(self.fn, self.dynamic, self.options)
         return self._calls
+
+
+class Jitted(Compiled):
+    """A JAX function that is compiled as by `jax.jit`: the result of `stack.jit`."""
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Compiles for these arguments without running; returns access to all stages."""
+        self.prepare(*args, **kwargs)
+        return Lowered(self._newest())
 
 
 def _anew(
@@ -270,11 +280,13 @@ def _takes_arguments(entry: Entry) -> bool:
     return False
 
 
-def jit(fn: Callable[..., Any], **options: Any) -> Compiled:
+def jit(fn: Callable[..., Any], **options: Any) -> Jitted:
     """`jax.jit` with this compiler: traces at the first call and for each new signature.
 
     Options are those of `stack.compile`, and `static_argnums`, `static_argnames`, `donate_argnums`,
     `donate_argnames`, `keep_unused` and `inline` of `jax.jit`. Methods may be decorated.
+    `stack.jit(f).lower(x)` gives access to all stages. If a function is traced again,
+    `run.notes["captured again"]` says which argument or setting changed.
     """
     dynamic = options.pop("dynamic", False)
-    return Compiled(fn, {"frontend": "jax", "dynamic": dynamic}, **options)
+    return Jitted(fn, {"frontend": "jax", "dynamic": dynamic}, **options)

@@ -199,6 +199,10 @@ class Frontend(Protocol):
         """Runs a program in the framework and returns the reason of each graph break."""
         ...
 
+    def flags(self) -> dict[str, Any]:
+        """The framework's settings that affect results or times, by name; for the record."""
+        ...
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Example arguments from texts such as `f32[2,16,64]`."""
         ...

@@ -16,6 +16,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
+from stack.ranges import recording
 from stack.run.backend import AddressProgram, Direct, Executable, FrozenValues
 from stack.run.compile import (
     DEVICE_BACKEND,
@@ -59,6 +60,7 @@ class CompiledGraph:
         """Compiles, unless one of `others`, graphs of the same callable, has compiled the same
         function.
         """
+        self.strict = strict
         if strict:
             check_native(captured.func)
         leading, passes = split(passes)
@@ -108,6 +110,8 @@ class CompiledGraph:
             if key in other.executables:
                 return self._keep(key, other.executables[key], self._run_like(other.runs[key]))
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
+        run.options = {"passes": self.passes, "strict": self.strict, **self.options}
+        run.flags = self.frontend.flags()
         captured = self.captured
         run.add(Stage("captured", make_text=lambda: captured.text))
         for stage in self.prepared or (Stage("imported", func=self.func),):
@@ -250,11 +254,24 @@ class CompiledGraph:
         those that the graph was captured for.
         """
         try:
-            ready = self.ready(self.captured.flatten(*args))
-            if not self._is_fixed(ready):
-                bind_shapes(self.func, [a.shape for a in ready])
+            return self._matched(args)
         except (TypeError, ValueError):
             return None
+
+    def refusal(self, args: Sequence[Any]) -> str:
+        """Returns why the graph does not take a call's arguments: which one has another type or
+        shape, or which setting changed. "" if it takes them.
+        """
+        try:
+            self._matched(args)
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def _matched(self, args: Sequence[Any]) -> list[Any]:
+        ready = self.ready(self.captured.flatten(*args))
+        if not self._is_fixed(ready):
+            bind_shapes(self.func, [a.shape for a in ready])
         return ready
 
     def execute(self, ready: list[Any], arrays: Sequence[Any] = ()) -> list[Any]:
@@ -297,7 +314,8 @@ class CompiledGraph:
 
     def call_flat(self, arrays: list[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out; removes the arrays from the list."""
-        found = self.direct(arrays) if self.direct is not None else None
+        is_fast = self.direct is not None and recording() is None
+        found = self.direct(arrays) if self.direct is not None and is_fast else None
         return self._called(arrays) if found is None else found
 
     def _called(self, arrays: list[Any]) -> list[Any]:
@@ -307,7 +325,7 @@ class CompiledGraph:
         ready = self.ready(arrays)
         sizes = self._sizes(ready)
         executable = self._executable(sizes)
-        if not self.captured.bound:
+        if not self.captured.bound and recording() is None:
             self.direct = self._direct(sizes, arrays)
         given = [*arrays] if executable.frozen is not None else ()
         arrays.clear()

@@ -99,6 +99,9 @@ class IRFrontend:
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
         return []
 
+    def flags(self) -> dict[str, Any]:
+        return {}
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         raise UsageError("a file of IR text defines its own inputs: -i is for programs")
 

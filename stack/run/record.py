@@ -20,6 +20,7 @@ from stack.run.coverage import coverage_of, walk
 from stack.run.decisions import FILE as DECISIONS
 from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
 from stack.run.decisions import Decisions
+from stack.run.flags import as_json, environment
 from stack.run.frontend import Captured
 from stack.run.sources import lines_of, source_files
 from stack.schedule import ScheduleChoice
@@ -128,6 +129,8 @@ class Run:
     machine: str = ""  # the target that it was lowered for
     profile: dict[str, Any] = field(default_factory=dict[str, Any])  # see `stack.measure.profile`
     stepwise: Callable[[], str] = str  # see `Executable.stepwise`
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the compilation
+    flags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see `Frontend.flags`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
 
     @property
@@ -197,6 +200,13 @@ class Run:
 
         return explain_text(self, what, other)
 
+    def memory(self) -> Any:
+        """The values that are in memory at the peak; prints as a table of bytes by source line."""
+        from stack.explore.in_memory_run import held
+        from stack.explore.memory import memory_peak
+
+        return memory_peak(held(self))
+
     def resume(self, stage: str, func: Func | str | None = None) -> Any:
         """Compiles again from a recorded stage, optionally with another function or text in its
         place. Returns the compiled callable.
@@ -265,6 +275,7 @@ class Run:
                 **({"resources": k.resources} if k.resources else {}),
                 **({"warning": k.warning} if k.warning else {}),
                 **({"modules": list(k.modules)} if k.modules else {}),
+                **({"computes": k.computes} if k.computes else {}),
             }
             for k in self.kernels
         ]
@@ -275,6 +286,9 @@ class Run:
             "backend": self.backend,
             "machine": self.machine,
             "versions": versions(),
+            "options": as_json(self.options),
+            "flags": as_json(self.flags),
+            "environment": environment(),
             "stages": stages,
             "kernels": kernels,
             "coverage": self.coverage,

@@ -1,4 +1,4 @@
-"""Count the operations of kernels: those of the program, not of the code that computes them.
+"""Count the operations of kernels, and name what they compute, from the steps of the program.
 
 Generated code computes more than the program: tiles are padded, and loops compute addresses. The
 last tensor-level stage has one step for each kernel, under the same name; its operations count.
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from stack.ir.cost import cost
 from stack.ir.equivalence import cached_by_class
+from stack.ir.group_names import group_name
 from stack.ir.node import Func, Node, walk
 from stack.ir.traits import is_input
 from stack.run.backend import Kernel
@@ -19,7 +20,8 @@ Steps = dict[str, tuple[Node, tuple[str, ...]]]
 
 
 def with_work(kernels: Sequence[Kernel], stages: Iterable[Func]) -> list[Kernel]:
-    """Returns the kernels with the operations of their steps in the last tensor-level stage.
+    """Returns the kernels with the operations and names of their steps in the last tensor-level
+    stage.
 
     A step that becomes several kernels keeps the counts of their code, which do not overlap.
     """
@@ -44,11 +46,14 @@ def _by_name(func: Func) -> Steps:
 
 def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
     step, made = steps.get(kernel.stage_node), lowered.get(kernel.stage_node)
-    if kernel.kind != "generated" or step is None or made is None:
+    if step is None:
         return kernel
+    name = group_name(step[0])
+    if kernel.kind != "generated" or made is None:
+        return kernel.with_step(kernel.flops, name)
     if any(n and n not in steps and lowered[n][0].op != "alloc" for n in made[1]):
-        return kernel  # another kernel computes a part of the step
-    return kernel.with_flops(step_flops(step[0]))
+        return kernel.with_step(kernel.flops, name)  # another kernel computes a part of the step
+    return kernel.with_step(step_flops(step[0]), name)
 
 
 @cached_by_class

@@ -13,7 +13,7 @@ from stack.cli import build_parser, main
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/howto/command_line.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| `stackc ([^`]+)`", PAGE, re.MULTILINE)
-WALK = ("dump", "show", "diff", "where", "explain", "opt", "run")
+WALK = ("dump", "show", "show", "diff", "where", "explain", "opt", "run")
 
 
 def argv_of(command: str, target: str = "model.py:net") -> list[str]:
@@ -48,7 +48,7 @@ def test_the_walk_through_works_on_a_model(
     for command in COMMANDS:
         words = argv_of(command, "models.py:net")
         argv = [a.replace("models_torch.py:139", "models.py:6") for a in words]
-        if argv[0] not in WALK:
+        if argv[0] not in WALK or "--first-nan" in argv:
             continue
         if argv[0] == "dump":
             argv += ["-i", "f32[4,8]"]

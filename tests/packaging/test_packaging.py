@@ -81,8 +81,11 @@ MODULES = sorted(
     for p in FILES
     if p.endswith(".py") and not str(p).startswith(LESSONS)
 )
-# The files for private names of a framework load it. Nothing else in the core loads them at import.
-OF_FRAMEWORKS = ("stack.frameworks.jax_private", "stack.frameworks.torch_private")
+# The files for one framework load it. Nothing else in the core loads them at import.
+OF_FRAMEWORKS = tuple(
+    f"stack.frameworks.{name}"
+    for name in ("jax_private", "jax_ranges", "torch_private", "torch_ranges")
+)
 CORE = [
     m
     for m in MODULES

@@ -56,8 +56,9 @@ def test_readme_begins_with_two_commands_and_stays_short() -> None:
     assert commands[:2] == ["make demo", "make test"]
 
 
-def test_picture_is_small_and_loads_nothing() -> None:
-    picture = (ROOT / "docs/pipeline.svg").read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", ["pipeline.svg", "profile.svg"])
+def test_picture_is_small_and_loads_nothing(file: str) -> None:
+    picture = (ROOT / "docs" / file).read_text(encoding="utf-8")
     assert len(picture) < 150_000
     assert re.findall(r"https?://[^\"]*", picture) == ["http://www.w3.org/2000/svg"]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import stack
 from stack.report import markup
+from stack.report.content import report_of
+from stack.report.page import page
 
 torch = pytest.importorskip("torch")
 BROWSER = next(
@@ -35,7 +38,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = stack.compile(layer, torch.randn(4, 8), torch.randn(8, 8)).run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(markup, "PLAIN_LIMIT", 4_000)
-        return run.report(tmp_path_factory.mktemp("page") / "r.html")
+        report = replace(report_of(run), errors={"hidden": 3e-7})
+        made = tmp_path_factory.mktemp("page") / "r.html"
+        made.write_text(page(report), encoding="utf-8")
+        return made
 
 
 def dom(path: Path, choice: str, profile: Path, *flags: str) -> str:
@@ -122,3 +128,60 @@ def test_keys_and_clicks_lead_from_line_to_kernel_to_box(
     assert f"a={after}" in seen[5], "the address does not hold the view"
     assert "choice=value:" in seen[5]
     assert seen[6] == "too wide by 0"
+
+
+TOOLS = """
+<script>
+const told = [];
+const count = (q) => document.querySelectorAll(q).length;
+addEventListener("load", () => setTimeout(() => {
+  const field = document.getElementById("search");
+  field.value = "SOFTMAX";
+  field.dispatchEvent(new Event("input"));
+  told.push(["hits", count("#graph .hit"), count("#kernels .hit"), count("#pane-s .hit")].join());
+  field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+  told.push(["now", count(".now")].join());
+  field.value = "no such text";
+  field.dispatchEvent(new Event("input"));
+  told.push(["none", count(".hit"), document.getElementById("found").textContent].join());
+  document.getElementById("errors").click();
+  told.push(["errors", document.querySelector('#pane-a [data-n="hidden"]').dataset.e].join());
+  document.getElementById("wrap").click();
+  told.push(["wrap", getComputedStyle(document.querySelector("#pane-a pre")).whiteSpace].join());
+  const slider = document.querySelector('[data-steps="pass-views"]');
+  slider.value = slider.max;
+  slider.dispatchEvent(new Event("input"));
+  const shown = [...document.querySelectorAll("#pass-views > .step")].map((e) => !e.hidden);
+  told.push(["pass", shown.indexOf(true), shown.filter(Boolean).length, slider.max].join());
+  const width = () => document.querySelector(".canvas svg").getBoundingClientRect().width;
+  const before = width();
+  document.querySelector('[data-zoom="1.25"]').click();
+  told.push(["zoom", (width() / before).toFixed(2)].join());
+  document.querySelector("#pane-a [data-n=hidden]").dispatchEvent(
+    new MouseEvent("mouseover", { bubbles: true, clientX: 5, clientY: 5 }));
+  told.push(["hover", document.getElementById("hover").textContent].join());
+  told.push(["colour", count("#pane-a .t-call") > 3, count("#pane-s .t-call") > 0].join());
+  document.title = told.join("; ");
+}, 300));
+</script>
+"""
+
+
+def test_search_colours_errors_sliders_and_zoom(path: Path, tmp_path: Path) -> None:
+    visited = tmp_path / "visited.html"
+    visited.write_text(path.read_text(encoding="utf-8").replace("</body>", f"{TOOLS}</body>"))
+    text = dom(visited, "a=stage-canonical", tmp_path / "profile", "--window-size=1400,900")
+    shown = text[text.index("<title>") + 7 : text.index("</title>")].split("; ")
+    seen = dict(line.split(",", 1) for line in shown)
+    boxes, rows, lines = map(int, seen["hits"].split(","))
+    assert boxes >= 1 and rows >= 1 and lines >= 1
+    assert seen["now"] == "1"
+    assert seen["none"] == "0,not found"
+    assert seen["errors"] == "3.0e-7"
+    assert seen["wrap"] == "pre-wrap"
+    at, visible, last = seen["pass"].split(",")
+    assert at == last and visible == "1"
+    assert seen["zoom"] == "1.25"
+    assert "%hidden, error 3e-7" in seen["hover"] and "torch.tanh(x @ w)" in seen["hover"]
+    assert "tanh + softmax" in seen["hover"], "the kernel has no name that people know"
+    assert seen["colour"] == "true,true"

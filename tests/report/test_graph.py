@@ -6,7 +6,8 @@ from itertools import combinations
 
 import stack
 from stack.ir import Func
-from stack.report.graph import collapsed, graph_of, layout
+from stack.report.graph import collapsed, graph_of
+from stack.report.graph_layout import layout
 
 HEAD = "func @f(%x: f32[8, 8], %w: f32[8, 8]) -> (f32[8, 8]) at tensor {\n"
 

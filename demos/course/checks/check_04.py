@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 import stack
-from stack.ir import Node
+from stack.demos.course.answers import Wrong, ask, equal
+from stack.ir import Func, Node
 from stack.ir.traits import is_load, is_loop, multiplies
 from stack.rewrite import Pipeline
 from stack.target import load
@@ -20,34 +21,51 @@ func @f(%a: f32[64, 64], %b: f32[64, 64]) -> (f32[64, 64]) at tensor {
 
 
 def check_loads(student: Any) -> None:
-    """loads counts what all tiles read"""
-    assert student.loads(8, 8, 4, 8, 8) == 4 * 16
-    assert student.loads(64, 128, 32, 4, 16) == 16 * 8 * 32 * 20
+    """loads counts what all tiles read
+
+    Hint: (rows / m) * (columns / n) tiles, and each reads m + n numbers at each of `depth` steps.
+    """
+    for rows, columns, depth, m, n in ((8, 8, 4, 8, 8), (64, 128, 32, 4, 16), (64, 64, 64, 1, 1)):
+        wanted = (rows // m) * (columns // n) * depth * (m + n)
+        ask(student.loads, rows, columns, depth, m, n).equals(wanted)
 
 
 def check_registers(student: Any) -> None:
-    """registers counts sums, a row of w and a number of x"""
-    assert student.registers(1, 16, 16) == 3
-    assert student.registers(6, 64, 16) == 24 + 4 + 1
+    """registers counts sums, a row of w and a number of x
+
+    Hint: m * n / lanes registers of sums, n / lanes of the row of w, and one more.
+    """
+    for m, n, lanes in ((1, 16, 16), (6, 64, 16), (8, 32, 8)):
+        ask(student.registers, m, n, lanes).equals(m * n // lanes + n // lanes + 1)
 
 
 def check_steps(student: Any) -> None:
-    """the steps are legal on AVX-512, compute the product, and load little"""
+    """the steps are legal on AVX-512, compute the product, and load little
+
+    Hint: the register tile of the lesson is "split i 8; split j 32; reorder i.1 j.0; ...". Count
+    its sums: 8 * 32 / 16 registers.
+    """
+    text = ask(student.steps).answer("a list of steps")
     func, target = stack.parse(PRODUCT), load("avx512")
-    made = Pipeline("schedule{loops=cpu},tile").run(
-        func, target=target, schedules={"c": student.steps()}
+    lower = lambda: (
+        Pipeline("schedule{loops=cpu},tile").run(func, target=target, schedules={"c": text}).func
     )
-    (kernel,) = (n for n in made.func.nodes if n.op == "kernel")
+    made: Func = ask(lower, given=text).answer("steps that the compiler accepts")
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
-    np.testing.assert_allclose(made.func.interpret(a, b), a @ b, rtol=1e-3, atol=1e-3)
+    if not equal(a @ b, made.interpret(a, b), 1e-3):
+        raise Wrong(text, "the product", "other numbers")
+    (kernel,) = (n for n in made.nodes if n.op == "kernel")
     loop = next(n for n in kernel.blocks[0].all_nodes if is_loop(n) and _multiplies(n))
     inside = loop.blocks[0].nodes
     loaded = sum(_size(n) for n in inside if is_load(n))
     products = sum(_size(n) for n in inside if _is_product(n))
-    assert products >= 4 * loaded, f"{products} multiplications for {loaded} numbers loaded"
-    held = sum(_size(p) for p in loop.blocks[0].params[1:])
-    assert held <= 24 * 16, f"the loop along k carries {held} numbers, 24 registers hold {24 * 16}"
+    if products < 4 * loaded:
+        found = f"{products} multiplications for {loaded} numbers loaded"
+        raise Wrong(text, "at least 4 multiplications in the loop for each number loaded", found)
+    sums = sum(_size(p) for p in loop.blocks[0].params[1:])
+    if sums > 24 * 16:
+        raise Wrong(text, f"at most {24 * 16} sums in 24 registers", f"{sums} sums")
 
 
 def _is_product(node: Node) -> bool:

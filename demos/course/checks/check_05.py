@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from stack.demos.course.answers import ask, peak_memory
 
 State = tuple[float, float, np.ndarray]
 NOTHING: State = (-np.inf, 0.0, np.zeros(3))
@@ -11,12 +14,7 @@ NOTHING: State = (-np.inf, 0.0, np.zeros(3))
 def _state(scores: np.ndarray, values: np.ndarray) -> State:
     top = scores.max()
     weights = np.exp(scores - top)
-    return top, weights.sum(), weights @ values
-
-
-def _agree(found: State, wanted: State) -> None:
-    for have, want in zip(found, wanted, strict=True):
-        assert np.allclose(have, want, rtol=1e-9), f"{have} is not {want}"
+    return float(top), float(weights.sum()), weights @ values
 
 
 def _row() -> tuple[np.ndarray, np.ndarray]:
@@ -25,28 +23,61 @@ def _row() -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_merge(student: Any) -> None:
-    """merge of two parts is the state of the whole row, whichever is larger"""
+    """merge of two parts is the state of the whole row, whichever has the larger maximum
+
+    Hint: m is the larger maximum. Multiply l and o of each part by exp(its own m - m), then add.
+    """
     scores, values = _row()
     parts = _state(scores[:9], values[:9]), _state(scores[9:], values[9:])
-    _agree(student.merge(*parts), _state(scores, values))
-    _agree(student.merge(*reversed(parts)), _state(scores, values))
+    for a, b in (parts, parts[::-1]):
+        ask(student.merge, a, b).equals(_state(scores, values))
 
 
 def check_nothing(student: Any) -> None:
-    """a part without scores changes nothing, and makes no nan"""
+    """a part without scores changes nothing, and makes no nan
+
+    Hint: -inf - -inf is nan. If the larger maximum is -inf, both parts are empty: return one.
+    """
     whole = _state(*_row())
-    for found, wanted in (
-        (student.merge(whole, NOTHING), whole),
-        (student.merge(NOTHING, whole), whole),
-        (student.merge(NOTHING, NOTHING), NOTHING),
+    for a, b, wanted in (
+        (whole, NOTHING, whole),
+        (NOTHING, whole, whole),
+        (NOTHING, NOTHING, NOTHING),
     ):
-        assert not np.isnan(found[1])
-        _agree(found, wanted)
+        ask(student.merge, a, b).equals(wanted)
 
 
 def check_variance(student: Any) -> None:
-    """running_variance keeps its digits far from zero"""
-    values = 1e8 + np.random.default_rng(2).standard_normal(1000)
-    wanted = float(((values - values.mean()) ** 2).sum())
-    found = student.running_variance(values)
-    assert abs(found - wanted) < 1e-4 * wanted, f"{found} is not {wanted}"
+    """running_variance keeps its digits far from zero
+
+    Hint: delta = x - mean, then mean += delta / count, then squares += delta * (x - mean) with the
+    new mean.
+    """
+    for values in ([3.0], [1.0, 2.0, 4.0], _far()):
+        wanted = float(((np.array(values) - np.mean(values)) ** 2).sum())
+        ask(student.running_variance, values).equals(wanted, rtol=1e-4)
+
+
+def _far() -> list[float]:
+    return (1e8 + np.random.default_rng(2).standard_normal(1000)).tolist()
+
+
+def check_one_pass(student: Any) -> None:
+    """running_variance reads its values once, and does not store them
+
+    Hint: `for x in values` is the only loop. A list or an array of the values has all of them in
+    memory, and needs a second pass.
+    """
+    count = 20_000
+
+    def stream() -> Iterator[float]:
+        yield from map(float, range(count))
+
+    question = ask(
+        lambda: student.running_variance(stream()),
+        given=f"running_variance(iterator of {count} numbers)",
+    )
+    expected = "a sum of squares, with three numbers in memory"
+    found, peak = peak_memory(lambda: question.answer(expected))
+    if peak > 8 * count // 2:
+        raise question.wrong(expected, f"{found:.6g}, with {peak // 1000} kB in memory")

@@ -5,35 +5,64 @@ from typing import Any
 import numpy as np
 
 import stack.mini as mini
+from stack.demos.course.answers import ask
 
 
 def check_gradient(student: Any) -> None:
-    """softplus_gradient agrees with differences in double precision"""
+    """softplus_gradient agrees with differences in double precision
+
+    Hint: multiply g by 1 / (1 + exp(-x)), where x is node.args[0]. mini.const(1.0) makes a number.
+    """
     forward = lambda x: np.log1p(np.exp(x))
     record = mini.elementwise(forward, "log1pf(expf({0}))", student.softplus_gradient)
-    held = mini.OPS.get("softplus")
+    at = np.linspace(-3, 3, 5)
+
+    def gradient() -> np.ndarray:
+        """The gradient of sum(3 softplus(x)), so that `g` is 3 and not 1."""
+        x = mini.param(mini.Type("f32", (5,)), "x")
+        scaled = mini.make("mul", mini.make("softplus", x), mini.const(3.0))
+        total = mini.make("reduce", scaled, axes=(0,), kind="sum")
+        return mini.grad(mini.Func("f", (x,), (total,))).interpret(at)[1]
+
+    before = mini.OPS.get("softplus")
     mini.OPS["softplus"] = record
     try:
-        x = mini.param(mini.Type("f32", (5,)), "x")
-        made = mini.make("softplus", x)
-        total = mini.make("reduce", made, axes=(0,), kind="sum")
-        _, found = mini.grad(mini.Func("f", (x,), (total,))).interpret(np.linspace(-3, 3, 5))
+        wanted = 3 * (forward(at + 1e-6) - forward(at - 1e-6)) / 2e-6
+        ask(lambda: gradient(), given=f"gradient of 3 softplus(x) at x = {at}").equals(
+            wanted, rtol=1e-5
+        )
     finally:
         del mini.OPS["softplus"]
-        if held is not None:
-            mini.OPS["softplus"] = held
-    at = np.linspace(-3, 3, 5)
-    wanted = (forward(at + 1e-6) - forward(at - 1e-6)) / 2e-6
-    assert np.allclose(found, wanted, atol=1e-6), f"{found} is not {wanted}"
+        if before is not None:
+            mini.OPS["softplus"] = before
 
 
 def check_kept(student: Any) -> None:
-    """is_kept: a product is kept, a cheap elementwise op is computed again"""
-    assert student.is_kept(4 * 64 * 256, 2 * 64 * 256 * 4096, 1e12, 1e11)
-    assert not student.is_kept(4 * 64 * 256, 3 * 64 * 256, 1e12, 1e11)
+    """is_kept: a product is kept, a cheap elementwise op is computed again
+
+    Hint: a kept value is written once and read once: its bytes travel twice.
+    """
+    for size, flops, peak, rate in (
+        (65536, 134217728, 1e12, 1e11),
+        (65536, 49152, 1e12, 1e11),
+        (1e6, 1.5e7, 1e12, 1e11),  # one way takes 10 us, both 20 us; computing again 15 us
+        (1e6, 2.5e7, 1e12, 1e11),
+    ):
+        wanted = 2 * size / rate < flops / peak
+        given = f"{size=:g}, {flops=:g}, {peak=:g}, {rate=:g}"
+        ask(student.is_kept, size, flops, peak, rate, given=given).equals(wanted)
 
 
 def check_segment(student: Any) -> None:
-    """best_segment is about the square root of the number of layers"""
-    for layers, wanted in ((1, (1,)), (16, (4,)), (36, (6,)), (7, (1, 7)), (12, (3, 4))):
-        assert student.best_segment(layers) in wanted, layers
+    """best_segment is the divisor near the square root of the number of layers
+
+    Hint: s must divide `layers`: try each s from 1 to layers with layers % s == 0.
+    """
+    for layers in (1, 16, 36, 7, 12, 26):
+        cost = {s: layers / s + s for s in range(1, layers + 1) if layers % s == 0}
+        best = [s for s in cost if cost[s] == min(cost.values())]
+        question = ask(student.best_segment, layers)
+        expected = " or ".join(map(str, best))
+        found = question.answer(expected)
+        if found not in best:
+            raise question.wrong(expected, found)

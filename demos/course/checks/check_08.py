@@ -4,44 +4,88 @@ from typing import Any
 
 import numpy as np
 
+from stack.demos.course.answers import ask, equal, show
 from stack.ops.qgemm import w4a16
+
+GROUP = 8
 
 
 def _weights() -> np.ndarray:
     made = np.random.default_rng(3).standard_normal((6, 32)).astype(np.float32)
-    made[2, :8] = 0
+    made[2, :GROUP] = 0
+    made[3, GROUP : 2 * GROUP] *= 100
     return made
 
 
+def _quantized(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and scales, as `quantize` defines them."""
+    parts = weight.reshape(len(weight), -1, GROUP)
+    top = np.abs(parts).max(-1)
+    scales = np.where(top > 0, top / 7, 1).astype(np.float32)
+    codes = np.clip(np.rint(parts / scales[..., None]), -8, 7)
+    return codes.reshape(weight.shape).astype(np.int8), scales
+
+
 def check_quantize(student: Any) -> None:
-    """quantize is off by half a step at most, and does not divide by zero"""
+    """quantize is off by half a step at most, and does not divide by zero
+
+    Hint: reshape to [n, k / group, group], so that the last axis is a group. The scale is the
+    largest absolute value / 7, or 1 where that is 0. The codes are np.rint(part / scale).
+    """
     weight = _weights()
-    codes, scales = student.quantize(weight, 8)
-    assert codes.dtype == np.int8
-    assert scales.shape == (6, 4)
-    assert -8 <= codes.min() <= codes.max() <= 7
-    steps = np.repeat(scales, 8, axis=1)
-    error = np.abs(codes * steps - weight)
-    assert (error <= steps / 2 * 1.001).all(), "some weight is off by more than half a step"
-    assert (scales[2, 0], codes[2, :8].any()) == (1, False)
+    question = ask(student.quantize, weight, GROUP, given=f"weight, {GROUP}")
+    codes, scales = question.answer("codes and scales")
+    wanted_codes, wanted_scales = _quantized(weight)
+    for name, found, wanted in (("codes", codes, wanted_codes), ("scales", scales, wanted_scales)):
+        kind = f"{name} {wanted.shape}"
+        if np.shape(found) != wanted.shape:
+            raise question.wrong(kind, f"{name} {np.shape(found)}")
+    if codes.dtype != np.int8:
+        raise question.wrong("codes of int8", f"codes of {codes.dtype}")
+    if not equal(wanted_scales, scales, 1e-5):
+        row, group = np.argwhere(~np.isclose(scales, wanted_scales, rtol=1e-5))[0]
+        numbers = weight[row, group * GROUP : (group + 1) * GROUP]
+        place = f"for group {show(numbers)}"
+        raise question.wrong(
+            f"scale {wanted_scales[row, group]:.5g} {place}", f"{scales[row, group]:.5g}"
+        )
+    steps = np.repeat(scales, GROUP, axis=1)
+    error = np.abs(codes.astype(np.float32) - weight / steps)
+    if error.max() > 0.501 or np.abs(codes.astype(int)).max() > 8:
+        row, column = np.unravel_index(error.argmax(), error.shape)
+        exact = weight[row, column] / steps[row, column]
+        raise question.wrong(f"the integer next to {exact:.3f}", f"code {codes[row, column]}")
 
 
 def check_pack(student: Any) -> None:
-    """pack gives what the operator w4a16 reads"""
-    weight = _weights()
-    codes, scales = student.quantize(weight, 8)
+    """pack gives the bytes that the operator w4a16 reads
+
+    Hint: the two halves of a group are (codes + 8).reshape(n, k / group, 2, group / 2): the first
+    half is the low half of the bytes, the second is shifted left by 4.
+    """
+    few = np.array([[1, 2, 3, 4, 5, 6, 7, -8]], np.int8)
+    ask(student.pack, few, GROUP).equals(np.array([[217, 234, 251, 12]], np.uint8))
+    codes, scales = _quantized(_weights())
+    held = (codes.astype(np.int16) + 8).astype(np.uint8).reshape(6, 4, 2, GROUP // 2)
+    wanted = (held[:, :, 0] | held[:, :, 1] << 4).reshape(6, 16)
+    question = ask(student.pack, codes, GROUP)
+    packed = question.answer(show(wanted))
+    question.equals(wanted)
+    if packed.dtype != np.uint8:
+        raise question.wrong("bytes of uint8", str(packed.dtype))
     x = np.random.default_rng(4).standard_normal((3, 32)).astype(np.float32)
-    wanted = x.astype(np.float64) @ (codes * np.repeat(scales, 8, axis=1)).astype(np.float64).T
-    packed = student.pack(codes, 8)
-    assert packed.dtype == np.uint8
-    assert np.allclose(w4a16(x, packed, scales), wanted, atol=1e-4)
+    product = x.astype(np.float64) @ (codes * np.repeat(scales, GROUP, axis=1)).T
+    assert np.allclose(w4a16(x, packed, scales), product, atol=1e-2), "w4a16 reads other numbers"
 
 
 def check_smooth(student: Any) -> None:
-    """smooth keeps the product and evens out both sides"""
+    """smooth keeps the product, and divides the outliers between both sides by alpha
+
+    Hint: np.abs(x).max(0) ** alpha / np.abs(weight).max(0) ** (1 - alpha)
+    """
     rng = np.random.default_rng(5)
-    x, weight = rng.standard_normal((8, 16)), rng.standard_normal((4, 16))
+    x, weight = rng.standard_normal((8, 4)), rng.standard_normal((3, 4))
     x[:, 3] *= 100
-    s = student.smooth(x, weight)
-    assert np.allclose((x / s) @ (weight * s).T, x @ weight.T)
-    assert np.allclose(np.abs(x / s).max(0), np.abs(weight * s).max(0))
+    for alpha in (0.5, 0.8):
+        wanted = np.abs(x).max(0) ** alpha / np.abs(weight).max(0) ** (1 - alpha)
+        ask(student.smooth, x, weight, alpha, given=f"x, weight, {alpha}").equals(wanted)

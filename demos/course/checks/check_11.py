@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import math
 from typing import Any
+
+from stack.demos.course.answers import ask
 
 
 def _row(system: str, ms: float | None, spread: float | None, **more: Any) -> dict[str, Any]:
@@ -10,27 +11,55 @@ def _row(system: str, ms: float | None, spread: float | None, **more: Any) -> di
 
 
 def check_ratio(student: Any) -> None:
-    """ratio is None where a time is missing or moves too much"""
-    still, other = _row("a", 2.0, 0.01), _row("b", 3.0, 0.1)
-    assert student.ratio(still, other) == 1.5
-    assert student.ratio(still, _row("b", 3.0, 0.3)) is None
-    assert student.ratio(_row("a", 2.0, 0.2), other) is None
-    assert student.ratio(still, _row("b", None, None)) is None
+    """ratio is None where a time is missing or noisy
+
+    Hint: a time is noisy if its run_ms_spread is more than noisy * run_ms. Test both rows, and test
+    for None before you compare.
+    """
+    for ours, theirs, noisy, wanted in (
+        ((2.0, 0.01), (3.0, 0.1), 0.05, 1.5),
+        ((2.0, 0.01), (3.0, 0.3), 0.05, None),
+        ((2.0, 0.2), (3.0, 0.1), 0.05, None),
+        ((2.0, 0.2), (3.0, 0.1), 0.2, 1.5),
+        ((2.0, 0.01), (None, None), 0.05, None),
+        ((None, None), (2.0, 0.01), 0.05, None),
+        ((20.0, 0.6), (30.0, 0.6), 0.05, 1.5),
+        ((0.2, 0.04), (0.3, 0.01), 0.05, None),
+    ):
+        keys = ("run_ms", "run_ms_spread")
+        given = f"{dict(zip(keys, ours))}, {dict(zip(keys, theirs))}, {noisy}"
+        rows = _row("a", *ours), _row("b", *theirs)
+        ask(student.ratio, *rows, noisy, given=given).equals(wanted)
 
 
 def check_kernels(student: Any) -> None:
-    """fewest_kernels counts library calls, and leaves out who is wrong"""
+    """fewest_kernels counts library calls, and leaves out systems that are wrong
+
+    Hint: first keep the rows with ok, then find the least kernels + library_calls, then list all
+    rows that have it.
+    """
     rows = [
         _row("a", 1.0, 0.0),
         _row("b", 1.0, 0.0, kernels=1, library_calls=2),
         _row("c", 1.0, 0.0, kernels=1, ok=False),
         _row("d", 1.0, 0.0, kernels=9),
     ]
-    assert sorted(student.fewest_kernels(rows)) == ["a/ir", "b/ir"]
+    question = ask(student.fewest_kernels, rows, given=_short(rows))
+    found = question.answer("['a/ir', 'b/ir']")
+    if sorted(found or []) != ["a/ir", "b/ir"]:
+        raise question.wrong("['a/ir', 'b/ir']", found)
+
+
+def _short(rows: list[dict[str, Any]]) -> str:
+    keys = ("system", "ok", "kernels", "library_calls")
+    return "rows " + ", ".join(str({k: row[k] for k in keys}) for row in rows)
 
 
 def check_mean(student: Any) -> None:
-    """geometric_mean of 2 and 1/2 is 1, and None is left out"""
-    assert math.isclose(student.geometric_mean([2.0, 0.5, None]), 1.0)
-    assert math.isclose(student.geometric_mean([8.0, 1.0, 1.0]), 2.0)
-    assert student.geometric_mean([None]) is None
+    """geometric_mean of 2 and 1/2 is 1, and None is left out
+
+    Hint: drop None first. Without numbers the answer is None, else math.exp of the mean of
+    math.log.
+    """
+    for ratios, wanted in (([2.0, 0.5, None], 1.0), ([8.0, 1.0, 1.0], 2.0), ([None], None)):
+        ask(student.geometric_mean, ratios).equals(wanted)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 import stack
+from stack.demos.course.answers import ask
 from stack.ir import Func
-from stack.rewrite import Pass, on, rewrite
+from stack.rewrite import Pass, Pipeline, on, rewrite
 
 PROGRAM = """
 func @f(%x: f32[4, 8], %y: f32[4, 8]) -> (f32[4, 8]) at tensor {
@@ -21,28 +22,36 @@ func @f(%x: f32[4, 8], %y: f32[4, 8]) -> (f32[4, 8]) at tensor {
 
 
 @on("add")
-def _turned(node, op, scope):
-    """x + y is y + x: right. A mark keeps it from turning for ever."""
+def _swap_sum(node, op, scope):
+    """x + y is y + x: right. It applies once, where the first operand is parameter x."""
     a, b = node.args
-    is_first = str(a.attrs.get("name")) == "x"
-    return op.add(b, a) if is_first else None
+    return op.add(b, a) if str(a.attrs.get("name")) == "x" else None
 
 
 @on("sub")
-def _swapped(node, op, scope):
+def _swap_difference(node, op, scope):
     """x - y is y - x: wrong."""
     a, b = node.args
     return op.sub(b, a) if a.op == "exp" else None
 
 
+@on("neg")
+def _double_negation(node, op, scope):
+    """-(-x) is x: right."""
+    (x,) = node.args
+    return x.args[0] if x.op == "neg" else None
+
+
 @dataclass(frozen=True)
 class _Rules(Pass):
-    """Some rules."""
+    """Some rules; counts how often it runs."""
 
     name: ClassVar[str] = "planted"
     rules: tuple = ()
+    runs: list[int] = field(default_factory=list, hash=False, compare=False)
 
     def run(self, func, log):
+        self.runs.append(1)
         return rewrite(func, list(self.rules), log)
 
 
@@ -51,46 +60,85 @@ def _arrays(func: Func) -> list[np.ndarray]:
     return [rng.standard_normal(p.shape).astype(np.float32) for p in func.params]
 
 
+def _question(student: Any, passes: list[_Rules], func: Func) -> Any:
+    names = [[rule.name.strip("_") for rule in p.rules] for p in passes]
+    given = f"passes with the rules {names}, the program, arrays"
+    return ask(student.first_wrong_rewrite, passes, func, _arrays(func), given=given)
+
+
 def check_rewrite(student: Any) -> None:
-    """first_wrong_rewrite counts over the whole pipeline"""
+    """first_wrong_rewrite counts over the whole pipeline
+
+    Hint: with fuel=n the first n rewrites happen. Find the least n at which the result differs.
+    """
     func = stack.parse(PROGRAM)
-    for passes, wanted in (
-        ([_Rules((_turned,)), _Rules((_swapped,))], 2),
-        ([_Rules((_swapped,)), _Rules((_turned,))], 1),
-    ):
-        found = student.first_wrong_rewrite(passes, func, _arrays(func))
-        assert found == wanted, f"it is rewrite {wanted}, not {found}"
+    right, wrong = _Rules((_swap_sum,)), _Rules((_swap_difference,))
+    _question(student, [right, wrong], func).equals(2)
+    _question(student, [wrong, right], func).equals(1)
 
 
 def check_innocent(student: Any) -> None:
-    """first_wrong_rewrite is 0 where nothing is wrong"""
+    """first_wrong_rewrite is 0 where nothing is wrong
+
+    Hint: compare after all rewrites first. If that is right, return 0.
+    """
     func = stack.parse(PROGRAM)
-    assert student.first_wrong_rewrite([_Rules((_turned,))], func, _arrays(func)) == 0
+    _question(student, [_Rules((_swap_sum,))], func).equals(0)
+    _question(student, [_Rules((_double_negation,))], func).equals(0)  # no rewrite at all
+
+
+def check_halving(student: Any) -> None:
+    """first_wrong_rewrite halves: 126 rewrites need about 8 runs, not 126
+
+    Hint: keep low, where the result is right, and high, where it is wrong. Try the middle, until
+    high - low is 1.
+    """
+    lines = ["%n0 = neg(%x)", *(f"%n{i} = neg(%n{i - 1})" for i in range(1, 126))]
+    lines += ["%c = exp(%n125)", "%d = sub(%c, %x)"]
+    body = "\n".join(f"  {line} : f32[4]" for line in lines)
+    func = stack.parse(f"func @f(%x: f32[4]) -> (f32[4]) at tensor {{\n{body}\n  return %d\n}}")
+    rules = _Rules((_double_negation, _swap_difference))
+    total = sum(len(r.rewrites) for r in Pipeline([rules]).run(func).records)
+    rules.runs.clear()
+    arrays = _arrays(func)
+    given = f"a pass with {total} rewrites, the last of them wrong"
+    question = ask(student.first_wrong_rewrite, [rules], func, arrays, given=given)
+    question.equals(total)
+    most = 2 * total.bit_length()
+    if len(rules.runs) > most:
+        raise question.wrong(f"at most {most} runs of the pass", f"{len(rules.runs)} runs")
 
 
 def _unary(lines: str) -> Func:
-    return stack.parse(f"func @f(%x: f32[4]) -> (f32[4]) at tensor {{\n{lines}\n  return %r\n}}")
+    body = "\n".join(f"  {line} : f32[4]" for line in lines.split("; "))
+    return stack.parse(f"func @f(%x: f32[4]) -> (f32[4]) at tensor {{\n{body}\n  return %r\n}}")
 
 
 def check_telling(student: Any) -> None:
-    """telling_input finds nan, infinity and the sign of zero; None for equal functions"""
-    plain = _unary("  %a = mul(%x, 1.0:f32) : f32[4]\n  %r = add(%a, 1.0:f32) : f32[4]")
-    pairs = (
-        # x - x is not 0 of an infinity
-        (_unary("  %r = sub(%x, %x) : f32[4]"), _unary("  %r = mul(%x, 0.0:f32) : f32[4]"), False),
-        (_unary("  %a = log(%x) : f32[4]\n  %r = exp(%a) : f32[4]"), _unary(
-            "  %r = mul(%x, 1.0:f32) : f32[4]"), True),
-        (_unary("  %r = add(%x, 0.0:f32) : f32[4]"), _unary(
-            "  %r = mul(%x, 1.0:f32) : f32[4]"), True),
-    )  # fmt: skip
-    for one, other, must in pairs:
-        found = student.telling_input(one, other)
-        assert found is not None or not must, f"no input distinguishes\n{one}\n{other}"
-        if found is not None:
-            with np.errstate(all="ignore"):
-                want, have = one.interpret(*found), other.interpret(*found)
-            one_bits, other_bits = (
-                np.where(np.isnan(v), np.float32(np.nan), v).view(np.uint32) for v in (want, have)
-            )
-            assert not np.array_equal(one_bits, other_bits), "they agree on this input"
-    assert student.telling_input(plain, plain) is None
+    """telling_input finds nan, infinity and the sign of zero; None for equal functions
+
+    Hint: go through a list of special numbers: 0.0, -0.0, 1, -1, inf, -inf, nan, 3e38, 1e-38, 88,
+    -104. Results differ also if one is 0.0 and the other -0.0: see np.signbit.
+    """
+    same = "%r = mul(%x, 1.0:f32)"
+    for one, other in (
+        ("%r = sub(%x, %x)", "%r = mul(%x, 0.0:f32)"),  # 0 and -0 of -1
+        ("%a = log(%x); %r = exp(%a)", same),  # nan of -1
+        ("%r = add(%x, 0.0:f32)", same),  # 0 and -0 of -0
+        ("%a = mul(%x, %x); %r = sqrt(%a)", "%r = abs(%x)"),  # inf of 3e38
+        (same, same),
+    ):
+        functions = _unary(one), _unary(other)
+        question = ask(student.telling_input, *functions, given=f"`{one}`, `{other}`")
+        equal = one == other
+        expected = "None" if equal else "arrays on which they differ"
+        found = question.answer(expected)
+        if equal or found is None:
+            if equal != (found is None):
+                raise question.wrong(expected, found)
+            continue
+        with np.errstate(all="ignore"):
+            values = [np.asarray(f.interpret(*found)) for f in functions]
+        bits = [np.where(np.isnan(v), np.float32(np.nan), v).view(np.uint32) for v in values]
+        if np.array_equal(bits[0], bits[1]):
+            raise question.wrong(expected, f"{found[0]}, on which both give {values[0]}")

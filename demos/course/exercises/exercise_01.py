@@ -1,6 +1,6 @@
 """Exercise 1: questions about a run. Each function takes `compiled.run`."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def first_stage_with_groups(run):

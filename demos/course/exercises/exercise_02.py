@@ -1,6 +1,6 @@
 """Exercise 2: rules. Each is asked at a node and gives what takes its place, None, or a Why."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 from stack.rewrite import Why, on, splat  # noqa: F401
 
 

@@ -1,6 +1,6 @@
 """Exercise 3: the rule of a fusion pass."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 from stack.rewrite import Ok, Why  # noqa: F401
 from stack.rewrite.fusion import FusionRule
 

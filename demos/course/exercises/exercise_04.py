@@ -1,6 +1,6 @@
 """Exercise 4: the arithmetic of tiles, and a list of steps."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def loads(rows, columns, depth, m, n):

@@ -2,7 +2,7 @@
 
 import numpy as np  # noqa: F401
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def merge(a, b):
@@ -16,6 +16,8 @@ def merge(a, b):
 
 def running_variance(values):
     """Sum of (x - mean)^2 in one pass over the values: the mean is corrected as it moves.
+
+    `values` may be an iterator, which can be read once and has no length.
 
     State: count, mean, sum of squares. Welford, 1962. Do not subtract two large sums.
     """

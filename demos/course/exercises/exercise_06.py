@@ -1,6 +1,6 @@
 """Exercise 6: rungs of the ladder. Schedules for `c = a @ b`, axes m, n and k."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def transactions(stride, size=2, lanes=32, line=128):

@@ -1,7 +1,7 @@
 """Exercise 7: gradients, and what they cost."""
 
 import stack.mini as mini  # noqa: F401
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def softplus_gradient(node, g):

@@ -1,6 +1,6 @@
 """Exercise 9: scans."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def softmax_state(np, earlier, later):
@@ -12,9 +12,10 @@ def softmax_state(np, earlier, later):
 
 
 def tiled(a, x, tile):
-    """h[t] = a[t] h[t-1] + x[t] with h[-1] = 0, a tile at a time; `tile` divides len(a).
+    """h[t] = a[t] h[t-1] + x[t] with h[-1] = 0, by tiles; `tile` divides len(a).
 
     Within a tile, compute both what the tile gives from zero, and the product of gates up to each
-    element; then one multiplication and one addition bring in the state of the tile before.
+    element; then one multiplication and one addition bring in the state of the tile before. Compute
+    all tiles at once, as a GPU does: step i is one NumPy operation on element i of every tile.
     """
     raise Gap("two arrays for each tile, then h = local + product * carried")

@@ -1,6 +1,6 @@
 """Exercise 10: places, and what they cost."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def places():

@@ -1,6 +1,6 @@
 """Exercise 11: reading a comparison. Rows are dicts as `stackc compare --json` prints them."""
 
-from stack.demos.course.grading import Gap
+from stack.demos.course.answers import Gap
 
 
 def ratio(ours, theirs, noisy=0.05):

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 1. One function through all stages
 #
+# **Goals**: after this lesson you can name the stages from a framework's graph to assembly, read
+# the IR and compare two stages, and find why two ops share a kernel or do not.
+#
+# **Time**: 45 minutes. **Needs**: PyTorch and torch-mlir.
+#
 # A compiler for tensors takes a function that was written one operation at a time, and makes
 # machine code that does several at once. Here we follow one function the whole way, and look at
 # every text between the two ends. Nothing in this lesson needs a GPU.

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 2. Rewriting: an algebraic rule
 #
+# **Goals**: after this lesson you can write a rewrite rule, say which laws of algebra floats break,
+# and let a pipeline check a pass on many inputs.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy.
+#
 # Most of what a compiler does before it makes kernels is **rewriting**: here is a value, there is
 # a cheaper one that is equal. "Equal" is the hard word. In this lesson you write such rules, and
 # learn which school algebra does not hold for floating point numbers.

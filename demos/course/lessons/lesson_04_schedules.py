@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 4. Layout and loops: schedules by hand
 #
+# **Goals**: after this lesson you can read a kernel as a list of steps, write such a list for a
+# softmax and a matmul, and count what a tile loads.
+#
+# **Time**: 60 minutes. **Needs**: PyTorch and torch-mlir; the last cell needs Triton.
+#
 # A **schedule** reorders loops, tiles them, and maps them to hardware. It changes no result and
 # can change the time a hundredfold. First, though, the **layout**: the order of an array's axes
 # in memory.
@@ -9,7 +14,7 @@
 import torch
 
 import stack
-from stack.demos.course.show import QUICK, race, show
+from stack.demos.course.show import QUICK, has, race, show
 from stack.explore.table import table
 
 
@@ -141,22 +146,34 @@ for wrong in ("split q 4", "bind i cores; bind i cores", "split k 4096; vectoriz
         print(error)
 
 # %% [markdown]
+# The same on the command line: the policy's steps with their reasons, the kernel after a step, and
+# a list of your own, given as text or in a file with one line `value: steps` for each kernel.
+#
+# ```sh parsed
+# stackc dump matmul.py:matmul -i 'f32[512,512]' -i 'f32[512,512]' --steps -o r1
+# stackc show r1 c.step2
+# stackc opt r1:fused --schedule mine.txt --target avx512 --pass-pipeline='schedule{loops=cpu},tile'
+# ```
+#
 # There is a short form too: tile sizes for the axes, as the policy for matrix products writes
 # them. The compiler derives the rest. A GPU offers more hardware to bind an axis to: thread
 # blocks, warps, lanes. You need no GPU to read the kernel: it is compiled and printed for
 # `sm_90`.
 
 # %%
-from stack.explore.lowering import Settings, inspect_target  # noqa: E402
-from stack.explore.target import ExampleCall  # noqa: E402
-
 print(stack.compile(multiply, *args).run.func("scheduled").nodes[0].attrs["schedule"])
-args = (torch.randn(256, 512).bfloat16(), torch.randn(512, 384).bfloat16())
-target = ExampleCall("multiply", multiply, args, "torch")
-settings = Settings("triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",))
-gpu = inspect_target(target, settings)
-show(gpu.func("scheduled").nodes[0].attrs["schedule"])
-print(gpu.kernels[0].text[-1400:])
+
+# %%
+if has("triton"):
+    from stack.explore.lowering import Settings, inspect_target
+    from stack.explore.target import ExampleCall
+
+    args = (torch.randn(256, 512).bfloat16(), torch.randn(512, 384).bfloat16())
+    target = ExampleCall("multiply", multiply, args, "torch")
+    schedules = ("c: m=64 n=64 k=32 stages=3 warps=4",)
+    gpu = inspect_target(target, Settings("triton", machine="sm_90", schedules=schedules))
+    show(gpu.func("scheduled").nodes[0].attrs["schedule"])
+    print(gpu.kernels[0].text[-1400:])
 
 # %% [markdown]
 # ## Exercise

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 6. From a matmul to tensor cores, in six schedules
 #
+# **Goals**: after this lesson you can explain each of six schedules of a matmul by what it loads
+# and shares, and count the memory transactions of a warp.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cell needs NVRTC.
+#
 # One program, C = A B in bf16. Six schedules of it, each a line of text, from a thread for each
 # element to pipelined tensor cores. The compiler makes the loops, the interpreter checks them on
 # this machine, and NVRTC compiles them for an H100 that need not be here.

@@ -1,19 +1,20 @@
 # %% [markdown]
 # # 7. Autodiff and the joint graph: what to keep, what to recompute
 #
+# **Goals**: after this lesson you can derive a gradient rule, read a joint graph, and decide which
+# values to keep for the backward pass.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need PyTorch.
+#
 # The gradient of a program is a program. From the result backwards, each op hands its gradient to
 # its operands by a rule of its own. First with `stack.mini`, a whole compiler in one file, where
 # the rule is one line of the op's record; then with the real one, where the question is memory.
 
 # %%
 import numpy as np
-import torch
 
 import stack.mini as mini
-from stack.explore.lowering import Settings
-from stack.explore.table import table
-from stack.explore.target import ExampleCall
-from stack.explore.training import train_runs
+from stack.demos.course.show import has
 
 
 def loss(x, w):
@@ -51,20 +52,24 @@ print("by difference", (up - down) / 2e-6, "by the rules", to_w[1, 2])
 # once. Or it is computed again from something that is kept. Which is cheaper? The compiler cuts
 # the joint graph in two where the sum of bytes and of repeated work is least (a minimum cut).
 
-
 # %%
-def step_loss(x, w):
-    hidden = torch.softmax(x @ w, -1)
-    return (hidden * hidden).sum()
+if has("torch"):
+    import torch
 
+    from stack.explore.lowering import Settings
+    from stack.explore.table import table
+    from stack.explore.target import ExampleCall
+    from stack.explore.training import train_runs
 
-args = (torch.randn(64, 128), torch.randn(128, 256))
-found = train_runs(ExampleCall("step_loss", step_loss, args, "torch"), Settings())
-for note in found["joint"].records[-1].notes:
-    print(note)
+    def step_loss(x, w):
+        hidden = torch.softmax(x @ w, -1)
+        return (hidden * hidden).sum()
 
-# %%
-print(found["joint"].records[-1].text[:2600])
+    args = (torch.randn(64, 128), torch.randn(128, 256))
+    found = train_runs(ExampleCall("step_loss", step_loss, args, "torch"), Settings())
+    for note in found["joint"].records[-1].notes:
+        print(note)
+    print(found["joint"].records[-1].text[:2600])
 
 # %% [markdown]
 # The maximum and the sum of each row are kept: a few hundred bytes, which save a reduction. The
@@ -72,13 +77,14 @@ print(found["joint"].records[-1].text[:2600])
 # write and read. This is what flash attention keeps in training, found by counting.
 
 # %%
-rows = [
-    [name, len(run.kernels), f"{sum(k.bytes for k in run.kernels) / 1e3:.0f} kB"]
-    + [", ".join(k.name for k in run.kernels)]
-    for name, run in found.items()
-    if run.kernels
-]
-print(table(["graph", "kernels", "bytes", "names"], rows))
+if has("torch"):
+    rows = [
+        [name, len(run.kernels), f"{sum(k.bytes for k in run.kernels) / 1e3:.0f} kB"]
+        + [", ".join(k.name for k in run.kernels)]
+        for name, run in found.items()
+        if run.kernels
+    ]
+    print(table(["graph", "kernels", "bytes", "names"], rows))
 
 # %% [markdown]
 # ## Exercise

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 8. Quantization: fewer bits for the same numbers
 #
+# **Goals**: after this lesson you can quantize weights in groups, pack two codes in a byte, and
+# move outliers from activations to weights.
+#
+# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need PyTorch and torch-mlir.
+#
 # A weight in f32 takes 4 bytes; decoding a language model reads every weight for each token, so
 # time is bytes. Quantization stores weights as small integers or tiny floats, with scales. We
 # look at the formats bit by bit, at their errors, and at how a compiler lowers a quantized
@@ -8,9 +13,8 @@
 
 # %%
 import numpy as np
-import torch
 
-import stack
+from stack.demos.course.show import has
 from stack.explore.table import table
 from stack.ops.qgemm import w4a16, w8a8
 from stack.ops.qgemm.formats import E2M1, E4M3, E5M2, normal_float
@@ -59,24 +63,12 @@ print(table(["format", "error of the other columns"], rows))
 # and a decomposition in NumPy's words. This one takes weights of 4 bits, two in a byte, with
 # scales for groups.
 
-
 # %%
-def layer(x, packed, scales):
-    return torch.relu(w4a16(x, packed, scales))
-
-
-args = (torch.randn(4, 64), torch.randint(0, 256, (32, 32), dtype=torch.uint8), torch.rand(32, 4))
-print(stack.trace(layer, *args))
-
-# %% [markdown]
-# In the IR it is a `custom` node whose body is the decomposition: unpack, scale, multiply. Where
-# a kernel by hand is worth it, it is kept; here it is decomposed and fused like any other code.
-
-# %%
-run = stack.compile(layer, *args).run
-for kernel in run.kernels:
-    print(kernel, ", ".join(kernel.ops))
-print(f"weights: {args[1].nbytes + args[2].nbytes} bytes, in f32 {32 * 64 * 4}")
+x = rng.standard_normal((4, 64)).astype(np.float32)
+packed = rng.integers(0, 256, (32, 32)).astype(np.uint8)
+scales = rng.uniform(0, 1, (32, 4)).astype(np.float32)
+print(w4a16(x, packed, scales).shape)
+print(f"weights: {packed.nbytes + scales.nbytes} bytes, in f32 {32 * 64 * 4}")
 
 # %% [markdown]
 # With 8 bits on both sides the sums are exact, in int32: quantization is the only error.
@@ -85,6 +77,23 @@ print(f"weights: {args[1].nbytes + args[2].nbytes} bytes, in f32 {32 * 64 * 4}")
 x8, w8 = (rng.integers(-127, 128, s).astype(np.int8) for s in ((4, 64), (32, 64)))
 ones = np.ones(4, np.float32), np.ones(32, np.float32)
 print("exact:", np.array_equal(w8a8(x8, w8, *ones), x8.astype(np.int64) @ w8.T.astype(np.int64)))
+
+# %% [markdown]
+# With PyTorch, the operator goes through the compiler. In the IR it is a `custom` node whose body
+# is the decomposition: unpack, scale, multiply. Where a kernel by hand is worth it, it is kept;
+# here it is decomposed and fused like any other code.
+
+# %%
+if has("torch") and has("torch_mlir"):
+    import torch
+
+    import stack
+
+    args = [torch.from_numpy(a) for a in (x, packed, scales)]
+    compiled = stack.compile(lambda x, packed, scales: torch.relu(w4a16(x, packed, scales)), *args)
+    print(compiled.run["imported"].text)
+    for kernel in compiled.run.kernels:
+        print(kernel, ", ".join(kernel.ops))
 
 # %% [markdown]
 # ## Exercise

@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 11. Four compilers side by side
 #
+# **Goals**: after this lesson you can read a comparison of compilers without being misled by noise,
+# by library calls or by wrong results.
+#
+# **Time**: 30 minutes. **Needs**: PyTorch and torch-mlir; JAX, TVM and C++ for the peers.
+#
 # PyTorch's Inductor, XLA, TVM and this one are given the same function. What did each fuse, how
 # many kernels run, how fast, and how right? And: when is such a table honest?
 

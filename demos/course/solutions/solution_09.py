@@ -11,7 +11,7 @@ def softmax_state(np, earlier, later):
 
 
 def tiled(a, x, tile):
-    """A gated scan, a tile at a time."""
+    """A gated scan by tiles: all tiles at once, then one multiplication and addition each."""
     gates, values = a.reshape(-1, tile), x.reshape(-1, tile)
     products = numpy.cumprod(gates, axis=1)
     local = numpy.zeros_like(values)

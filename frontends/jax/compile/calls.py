@@ -6,7 +6,7 @@ first call with a signature, as under `jax.jit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,14 +15,19 @@ from jax.core import Tracer
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.frames import with_room
+from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND, explained
 from stack.frontends.jax.compile.capture import captured_from, is_capturing, traced
 from stack.frontends.jax.compile.device_arrays import device_of
 from stack.frontends.jax.compile.program import Program
 from stack.frontends.jax.compile.signature import PLAIN, Form, split, statics_of, with_jit_options
+from stack.frontends.jax.jaxpr.settings import changed, settings
+from stack.ranges import register
 from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+
+register("jax", jax_ranges)
 
 
 class JaxCalls:
@@ -38,6 +43,7 @@ class JaxCalls:
         self.graphs: list[CompiledGraph] = []
         self.gradients: list[CompiledGraph] = []  # `jax.grad` is part of the program
         self.forms: dict[Form, _Jitted] = {}
+        self.last: Form | None = None  # that of the newest capture
         self.is_plain = statics_of(self.fn) == ((), ())
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -69,9 +75,10 @@ class _Jitted:
     """
 
     def __init__(self, calls: JaxCalls, form: Form) -> None:
-        self.calls = calls
+        self.calls, self.form = calls, form
         self.fn = form.of_arrays(calls.fn)
         self.programs: list[Program] = []
+        self.settings: tuple[Hashable, ...] = ()
         self.graphs: list[CompiledGraph] = []
         self.call = jax.jit(self._staged, donate_argnums=form.donated(calls.fn))
 
@@ -99,13 +106,31 @@ class _Jitted:
             raise
         if any(isinstance(c, Tracer) for c in found.closed.consts):
             return self.fn(*args)  # it reads values of a surrounding trace
-        program = self._program(found)
+        program = self._program(found, self._change(args))
         self.programs.append(program)
         return found.unflatten(program(*leaves))
 
-    def _program(self, found: _Traced) -> Program:
+    def _change(self, args: Sequence[Any]) -> str:
+        """Returns which argument or setting differs from the newest capture; "" if it is the first
+        or nothing differs.
+        """
+        last, self.calls.last = self.calls.last, self.form
+        before, self.settings = self.settings, settings()
+        if last is None:
+            return ""
+        if not self.graphs:
+            return self.form.change(last)
+        if before != self.settings:
+            return f"captured with {changed(before)}"
+        try:
+            self.graphs[-1].captured.flatten.arrays(args)
+        except TypeError as error:
+            return str(error)
+        return ""
+
+    def _program(self, found: _Traced, change: str = "") -> Program:
         def compiled(device: str) -> CompiledGraph:
-            return self._compiled(found, device)
+            return self._compiled(found, device, change)
 
         def batched(fn: Callable[..., Any], arrays: Sequence[Any]) -> Program:
             return self._program(_Traced(fn, tuple(map(_spec, arrays))))
@@ -115,7 +140,7 @@ class _Jitted:
 
     @held_back()
     @with_room
-    def _compiled(self, found: _Traced, device: str) -> CompiledGraph:
+    def _compiled(self, found: _Traced, device: str, change: str) -> CompiledGraph:
         dynamic = self.calls.dynamic
         if dynamic:
             for graph in self.graphs:
@@ -124,6 +149,8 @@ class _Jitted:
             captured = FRONTEND.capture(found.fn, found.args, dynamic=True, device=device)
         else:
             captured = captured_from(found.fn, found.args, found.closed, found.shapes, device)
+        if change:
+            captured.notes["captured again"] = change
         graph = CompiledGraph(captured, FRONTEND, **of_graph(self.calls.options))
         self.graphs.append(graph)
         self.calls.graphs.append(graph)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.errors import InconclusiveDimensionOperation
 
 from stack.errors import NoElementType
@@ -269,7 +269,11 @@ class Flatten:
             args = inspect.signature(self.fn).bind(*args, **kwargs).args
         if settings() != self.settings:
             raise TypeError(f"captured with {changed(self.settings)}")
-        given, tree = jax.tree_util.tree_flatten(args)
+        return self.arrays(args)
+
+    def arrays(self, args: Sequence[Any]) -> list[Any]:
+        """Returns the arrays of arguments, whatever JAX's settings are."""
+        given, tree = jax.tree_util.tree_flatten(tuple(args))
         if tree != self.tree:
             names = ", ".join(leaf.name for leaf in self.leaves[:8])
             raise TypeError(
@@ -297,7 +301,7 @@ class Flatten:
         if not self._is_like(leaf, aval, sizes):
             raise TypeError(f"argument {leaf.name} is {leaf.text}, got {Leaf('', aval).text}")
         if isinstance(x, jax.Array):
-            if self.may_move and device_of([x]) != self.device:
+            if self.may_move and not isinstance(x, Tracer) and device_of([x]) != self.device:
                 raise TypeError(f"argument {leaf.name} was on {self.device}, got {device_of([x])}")
             return to_words(x)
         return to_words(np.asarray(x, dtype=leaf.aval.dtype))

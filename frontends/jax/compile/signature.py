@@ -54,6 +54,22 @@ class Form:
     named: tuple[tuple[str, type, Any], ...] = ()
     names: tuple[str, ...] = ()
 
+    def change(self, before: Form) -> str:
+        """Returns how this form differs from an earlier one; "" if they are equal."""
+        found: list[str] = []
+        if self.count != before.count:
+            found.append(f"{self.count} positional arguments, before {before.count}")
+        for was, now in ((before.fixed, self.fixed), (before.named, self.named)):
+            old, new = ({key: value for key, _, value in fixed} for fixed in (was, now))
+            changed = {key for key, *_ in {*was} ^ {*now}}
+            for key in sorted(changed, key=str):
+                texts = (repr(held[key]) if key in held else "absent" for held in (old, new))
+                found.append("static argument {!r} was {}, is {}".format(key, *texts))
+        if self.names != before.names:
+            names, known = (", ".join(n) or "none" for n in (self.names, before.names))
+            found.append(f"arguments by name: {names}; before: {known}")
+        return "; ".join(found)
+
     def of_arrays(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `fn` as a function of the arrays: the positional ones, then those by name."""
         if not (self.fixed or self.named or self.names):

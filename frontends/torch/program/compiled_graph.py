@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from stack.frameworks import torch_private as private
+from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
@@ -24,10 +26,13 @@ from stack.frontends.torch.tensors.size_symbols import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node, by_distance
 from stack.ir.types import BF16, BOOL
+from stack.ranges import register
 from stack.run.backend import Direct
 from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
+
+register("torch", torch_ranges)
 
 # True while calls compile their graphs and end before running them.
 _PREPARING: ContextVar[bool] = ContextVar("preparing", default=False)
@@ -98,6 +103,7 @@ class Graph:
         self.shortcut = self._shortcut()
         # fast call for arguments like those of the last call: by address
         self.short: Direct | None = None
+        self.stepwise: Direct | None = None  # the same while a profiler records its steps
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)
         if not self.func.results:  # all results are views, which torch makes
@@ -110,17 +116,18 @@ class Graph:
 
         It applies to arguments with the same layouts as those of an earlier call.
         """
-        return None if self.short is None or _PREPARING.get() else self.short(args)
+        short = self.stepwise if private.is_profiled() else self.short
+        return None if short is None or _PREPARING.get() else short(args)
 
     def instead_of(self, around: Callable[..., Any], count: int) -> Callable[..., Any]:
         """Returns a callable that tries the fast path (a call by addresses) before `around`.
 
         `around` is the call with AOTAutograd's wrappers; it returns the first `count` results.
         """
-        is_whole = count == len(self.border.outputs)
+        is_whole, is_profiled = count == len(self.border.outputs), private.is_profiled
 
         def call(*args: Any) -> Any:
-            short = self.short  # inlined `near`, to save one call
+            short = self.stepwise if is_profiled() else self.short  # inlined `near`: saves a call
             found = None if short is None or _PREPARING.get() else short(args)
             if found is None:
                 return around(*args)
@@ -145,11 +152,11 @@ class Graph:
             raise Prepared
         self.check_indices(arrays)
         passed = {output: arrays[place] for output, place in self.passed.items()}
-        short = self._learned(args, arrays)
+        short, stepwise = (self._learned(args, arrays, is_native) for is_native in (True, False))
         for place in self.spent:
             args[place] = None  # frees memory that nobody else references
         found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
-        self.short = short
+        self.short, self.stepwise = short, stepwise
         if self.direct is not None:
             return [found[number] for number in self.direct]
         return self.border.results(args, self._fresh(found, passed))
@@ -192,10 +199,12 @@ class Graph:
         is_laid = self.inputs and len(laid) == len(orders)
         return Shortcut(self.inputs, places, tuple(laid), tuple(results)) if is_laid else None
 
-    def _learned(self, args: Sequence[Any], arrays: Sequence[Any]) -> Direct | None:
+    def _learned(
+        self, args: Sequence[Any], arrays: Sequence[Any], is_native: bool
+    ) -> Direct | None:
         """Returns a call by addresses for arguments with the layouts of these; None if impossible.
 
-        `arrays`: the arguments as the program gets them.
+        `arrays`: the arguments as the program gets them. `is_native`: in one native function.
         """
         if self.shortcut is None or not all(isinstance(a, torch.Tensor) for a in args):
             return None
@@ -207,6 +216,8 @@ class Graph:
         program, kept = compiled.by_address(())
         if program is None:
             return None
+        if not is_native:
+            program = replace(program, entered=lambda _: None)
         return self.shortcut.near(program, args, arrays, self.func.results, kept)
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:

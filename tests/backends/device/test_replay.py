@@ -170,3 +170,16 @@ def test_large_results_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         runner.run([x])
     kept = [graphs for _, graphs in runner.known.values() if graphs]
     assert len(kept) <= runner.turns == 2
+
+
+def test_steps_are_launched_while_a_profiler_records() -> None:
+    runner, x = FakeReplays(program()), torch.randn(64)
+    for _ in range(4):
+        expected = runner.run([x])
+    captures = runner.captures
+    with torch.profiler.profile() as found:
+        results = runner.run([x])
+    names = [e.name for e in found.events() if e.name.startswith("stack::")]
+    assert names == ["stack::torch.exp.exp", "stack::torch.neg.neg"]
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+    assert runner.captures == captures > 0

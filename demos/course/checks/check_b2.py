@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+from stack.demos.course.answers import ask
+
+MATMUL = "m k, k n -> m n"
+
+
+def check_parse(student: Any) -> None:
+    """Rule.parse splits operands and axes; a side may be empty
+
+    Hint: text.partition("->") gives both sides. "".split() is an empty list.
+    """
+    for text, operands, result in (
+        (MATMUL, (("m", "k"), ("k", "n")), ("m", "n")),
+        ("a b ->", (("a", "b"),), ()),
+        ("head row -> row head", (("head", "row"),), ("row", "head")),
+    ):
+        call = lambda t=text: (student.Rule.parse(t).operands, student.Rule.parse(t).result)
+        ask(call, given=f"operands and result of Rule.parse({text!r})").equals((operands, result))
+
+
+def _rule(student: Any, operands: tuple[tuple[str, ...], ...], result: tuple[str, ...]) -> Any:
+    return student.Rule(operands, result)
+
+
+def check_reduced(student: Any) -> None:
+    """Rule.reduced lists the axes that the result lacks, each once, in order of first use
+
+    Hint: dict.fromkeys keeps the first of equal names, in order. itertools.chain joins operands.
+    """
+    for operands, result, wanted in (
+        ((("m", "k"), ("k", "n")), ("m", "n"), ("k",)),
+        ((("b", "z", "a"),), ("b",), ("z", "a")),
+        ((("a",), ("a",)), ("a",), ()),
+    ):
+        rule = _rule(student, operands, result)
+        ask(lambda r=rule: tuple(r.reduced), given=f"reduced of {rule}").equals(wanted)
+
+
+def check_sizes(student: Any) -> None:
+    """Rule.sizes gives each axis its size, and refuses shapes that do not fit
+
+    Hint: first compare len(names) with len(shape). Then go through names and sizes together; an
+    axis that has another size already is an error. Raise MiniError for both.
+    """
+    rule = _rule(student, (("m", "k"), ("k", "n")), ("m", "n"))
+    sizes = lambda shapes: rule.sizes(shapes)
+    question = ask(lambda: sizes([(2, 3), (3, 4)]), given=f"sizes of {rule} for (2, 3), (3, 4)")
+    question.equals({"m": 2, "k": 3, "n": 4})
+    for shapes in ([(2, 3), (4, 5)], [(2, 3), (3,)], [(2, 3, 1), (3, 4)]):
+
+        def refused(shapes: Any = shapes) -> str:
+            try:
+                return str(sizes(shapes))
+            except student.MiniError:
+                return "MiniError"
+
+        given = f"sizes of {rule} for {', '.join(map(str, shapes))}"
+        ask(lambda call=refused: call(), given=given).equals("MiniError")
+
+
+def check_pull(student: Any) -> None:
+    """Rule.pull gives the index at which each operand is read
+
+    Hint: a list with one tuple for each operand: index[name] for each of its names.
+    """
+    index = {"m": "i", "n": "j", "k": "r"}
+    for operands, result, wanted in (
+        ((("m", "k"), ("k", "n")), ("m", "n"), [("i", "r"), ("r", "j")]),
+        ((("m", "n"),), ("n", "m"), [("i", "j")]),
+        (((), ("n",)), ("n",), [(), ("j",)]),
+    ):
+        rule = _rule(student, operands, result)
+        call = lambda r=rule: [tuple(at) for at in r.pull(index)]
+        ask(call, given=f"pull of {rule} for m: i, n: j, k: r").equals(wanted)

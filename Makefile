@@ -18,7 +18,7 @@ INSTALL = $(PIP) install --disable-pip-version-check --no-input --quiet -c const
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test sweep compat docs lint format clean distclean
+.PHONY: help install demo test sweep compat core docs lint format clean distclean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -48,6 +48,18 @@ compat: ## the smoke tests on other releases: make compat TORCH=2.14.1 JAX=none
 		$(if $(filter-out none,$(TORCH)),'torch==$(TORCH)') $(if $(filter-out none,$(JAX)),'jax==$(JAX)')
 	@$(COMPAT_PIP) --no-build-isolation -e '.$(if $(FRAMEWORKS),[mlir$(FRAMEWORKS)])'
 	@$(COMPAT)/bin/python -m pytest -p no:cacheprovider tests/smoke
+
+CORE = $(CURDIR)/.compat/core
+CORE_PIP = $(CORE)/bin/python -m pip install --disable-pip-version-check --no-input --quiet
+core: ## the core without its wings in a fresh environment, and its tests there
+	@rm -rf $(CORE)
+	@$(PYTHON) -m venv $(CORE)
+	@$(PYTHON) tests/core_alone.py $(CORE)/tree
+	@$(CORE_PIP) 'setuptools>=77' wheel 'pytest<9.2' hypothesis ml_dtypes expecttest scipy
+	@$(CORE_PIP) --no-build-isolation '$(CORE)/tree[mlir]'
+	@cd $(CORE) && bin/python $(CURDIR)/tests/without_wings.py $(CORE)/lib > without_wings.json
+	@cd $(CORE) && bin/pytest -q -p no:cacheprovider \
+		$(CURDIR)/tests/smoke/test_numpy.py $(CURDIR)/tests/ir --ignore-glob='*/test_mesh*'
 
 docs: $(STAMP) ## the documentation site, in site/
 	$(BIN)/python -m mkdocs build --strict --clean

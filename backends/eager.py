@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Backend, Executable, Kernel, Peer, source_lines
 
 from .peer import Origins, is_from, need, quiet, refuse, user_line, zeros

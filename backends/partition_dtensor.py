@@ -17,8 +17,8 @@ from stack.frameworks.torch_private import TorchDispatchMode, fake_store, proces
 from stack.frontends.torch.distributed.placements import to_placements
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.ir.types import TensorType
 from stack.run.partitioner import Collective, Partition
 

@@ -15,8 +15,8 @@ from jaxlib.mlir import passmanager
 from stack.errors import StackError
 from stack.frontends.jax.jaxpr.shardings import to_spec
 from stack.frontends.jax.replay import space as jax_space
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.ir.space import Array
 from stack.ir.types import TensorType
 from stack.run.partitioner import Collective, Partition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.partitioner import Partition, Partitioner
 
 from .peer import need

@@ -15,7 +15,8 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.ir.cost import total
-from stack.ir.node import Func, Node, walk
+from stack.ir.func import Func
+from stack.ir.node import Node, walk
 from stack.ir.storage import storage_dtype
 from stack.ir.types import TensorType
 from stack.releases import install_hint

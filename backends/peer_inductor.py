@@ -16,7 +16,7 @@ import torch
 
 from stack.errors import StackError
 from stack.frameworks import torch_private as private
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Executable, Kernel
 
 from . import peer_torch as pt

@@ -18,8 +18,9 @@ from stack.frontends.jax.compile.device_arrays import from_device
 from stack.frontends.jax.jaxpr.element_words import is_key
 from stack.frontends.jax.lax.lowering import jax_dtype
 from stack.frontends.jax.replay import space as jax_space
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.run.backend import Executable, Kernel, source_lines
 
 from .peer import Origins, PeerExecutable

@@ -16,8 +16,9 @@ from stack.frontends.torch.replay.space import TorchSpace
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, from_numpy, to_numpy
 from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.axes import parse_rule
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.space import Run
 from stack.ir.types import TensorType
 
@@ -76,14 +77,14 @@ def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor | None:
     if not shared:
         if not rows or left[-1] != k or out != [*rows, n]:
             return None
-        return torch.matmul(a, b if right == [k, n] else b.mT)
+        return torch.matmul(a, b if right == [k, n] else b.transpose(-1, -2))
     lead = len(shared)
     if len(rows) != 1 or out != [*shared, rows[0], n] or {*left[:lead]} != {*shared}:
         return None
     if left[:lead] != shared or right[:lead] != shared:
         return None
-    x = a if left[lead:] == [rows[0], k] else a.mT
-    y = b if right[lead:] == [k, n] else b.mT
+    x = a if left[lead:] == [rows[0], k] else a.transpose(-1, -2)
+    y = b if right[lead:] == [k, n] else b.transpose(-1, -2)
     return torch.matmul(x, y)
 
 
@@ -240,9 +241,9 @@ def executable(
     params, results = ([n.tensor for n in nodes] for nodes in (func.params, func.results))
     prepare, finish = prepare_for(params, device, given), finish_for(results)
     call = without_autograd(run)
+    fields.setdefault("find_peak", lambda: peak_of(prepare(examples), call, device))
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
-        find_peak=lambda: peak_of(prepare(examples), call, device),
         prepare=prepare,
         call=call,
         finish=finish,

@@ -13,7 +13,8 @@ import torch
 
 from stack.errors import StackError
 from stack.frameworks.replaced import replaced
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.storage import storage_dtype
 from stack.run.backend import Executable, Kernel
 

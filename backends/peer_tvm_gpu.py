@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from stack.errors import StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Executable, Kernel
 
 from .device.tensors import adopt, download, upload

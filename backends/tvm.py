@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Backend, Executable, Lowering, Peer
 
 from .peer import is_from, need, refuse

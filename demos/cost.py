@@ -14,11 +14,12 @@ from dataclasses import replace
 from stack.demos import models, models_torch
 from stack.explore.table import table
 from stack.ir.cost import Cost, cost
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.rewrite import Pipeline
-from stack.run.compile import trace
 from stack.run.gradients import gradients_of
+from stack.run.trace import trace
 from stack.target import as_gpu, load
 
 GPU = "sm_90"

@@ -18,7 +18,8 @@ from typing import Any
 
 from stack.backends.mlir import peaks
 from stack.explore.table import scaled, table
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.measure.bench import programs_of
 from stack.measure.cpu import cpu_cases

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import stack
+from stack.explore.explored_run import ExploredRun
 from stack.explore.table import table
-from stack.run.record import Run
 
 APART = "canonicalize,decompose,layout"  # each op is a kernel
 TOLERANCE = 1e-5
@@ -92,7 +92,7 @@ def tell(pattern: Pattern) -> tuple[list[object], list[str], float]:
     )
 
 
-def kept(run: Run) -> list[str]:
+def kept(run: ExploredRun) -> list[str]:
     """Returns the notes of pass `fuse` on fusions that it refused for the first result of a run."""
     body = run.func("fused").body
     told = run.explain(body.names[body.results[0]]).splitlines()

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from stack.demos import models, models_torch
 from stack.explore.table import table
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import behind, is_input
 from stack.ir.types import TensorType
 from stack.rewrite import Pipeline

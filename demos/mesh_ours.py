@@ -22,7 +22,7 @@ from stack.frontends.torch.distributed.pipeline import PipelineRank
 from stack.frontends.torch.distributed.rank_compute import compute_of, stream_balance
 from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.frontends.torch.replay.space import TorchSpace
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.sharding import replicated
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of

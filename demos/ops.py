@@ -33,7 +33,7 @@ from stack.demos.ops_teller import (
 )
 from stack.explore.table import table
 from stack.hosted import find
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ops.attention import Rope, attention, programs, subtree_ends
 from stack.ops.attention.programs import Place, Program, scored, spread
 from stack.ops.loss.reference import TILE

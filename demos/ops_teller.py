@@ -14,7 +14,7 @@ import numpy as np
 from stack.hosted import find
 from stack.hosted.nodes import custom
 from stack.ir.builder import Builder, param
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.types import TensorType, dtype_named, dtype_of
 from stack.run.backend import Executable
 from stack.run.compile import compile_func, find_backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.passes.annotate import Annotate
 from stack.passes.propagate import Propagate
 from stack.passes.reshard import Reshard

@@ -12,17 +12,17 @@ import numpy as np
 
 import stack
 from stack.explore.dump import coverage_line, stage_table
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.compare import compare, describe, device_text
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
 from stack.measure.systems import BenchProgram, capture_program
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
-from stack.run.compile import find_frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import parse_backends
+from stack.run.trace import find_frontend
 
 Target = tuple[Any, tuple[Any, ...]]
 FRONTENDS = ("torch", "jax")

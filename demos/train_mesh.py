@@ -23,9 +23,9 @@ from stack.demos.llama import COLUMNS, ROWS, Llama, Sizes, data
 from stack.explore.table import table
 from stack.ir import parse
 from stack.ir.files import large_constants
+from stack.ir.func import Func
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
-from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of

@@ -13,8 +13,8 @@ import torch
 from stack.demos.train_mesh import ADAM, TIDY
 from stack.ir import parse
 from stack.ir.files import large_constants
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.passes.sharding.strategies.stages import Stages, stages_of
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import RuleError, UsageError
+from stack.ir.func import Func
 from stack.ir.mesh import parse_mesh
-from stack.ir.node import Func
 from stack.passes.sharding.notation import annotated
 from stack.rewrite import Log, Pass
 

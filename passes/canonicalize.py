@@ -17,7 +17,8 @@ from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE, Algebra
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import product
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.ops import OPS
 from stack.ir.traits import (
     converts,

@@ -19,9 +19,10 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule, reshape_groups
-from stack.ir.builder import make, remade_block
+from stack.ir.builder import make
 from stack.ir.dim import Dim, mul, product
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, remade_block
 from stack.ir.relation import Window, Windows
 from stack.ir.traits import is_alias, is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType

@@ -23,7 +23,8 @@ from typing import ClassVar
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.contraction import contraction
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.ops import OPS
 from stack.ir.traits import converts
 from stack.ir.types import BF16, F16, F32

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.errors import KernelRefused
 from stack.ir.builder import rebuild
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
+from stack.ir.refusal import KernelRefused
 from stack.passes.gpu_layout.attributes import CannotDistribute
 from stack.passes.gpu_layout.lower import lower_kernel
 from stack.rewrite.log import Log

@@ -20,7 +20,8 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
-from stack.ir.node import Func, Node, topological
+from stack.ir.func import Func
+from stack.ir.node import Node, topological
 from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes

@@ -7,7 +7,8 @@ from itertools import product
 from typing import ClassVar
 
 from stack.errors import UsageError
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import along
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings

@@ -11,8 +11,9 @@ from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.builder import Builder, constant
 from stack.ir.data import INLINE_ELEMENTS
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.traits import is_constant, is_positions, repeats
 from stack.ir.types import TensorType

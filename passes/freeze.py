@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from stack.errors import unknown_name
 from stack.ir.builder import Builder, param, results_of
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import (
     behind,

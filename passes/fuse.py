@@ -14,12 +14,15 @@ guarantees for backends:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace as replace_fields
+from typing import ClassVar, Self
 
 from stack.ir import ops
 from stack.ir.builder import Builder, make
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import behind
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
@@ -27,11 +30,12 @@ from stack.passes.recompute import recompute_values
 from stack.passes.tiling.multi_gemm import why_unfused
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits, steered
+from stack.rewrite.fusion_pass import FusionPass
+from stack.rewrite.given_groups import GivenGroups
 from stack.rewrite.group import Group, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
-from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
 
 
@@ -144,7 +148,7 @@ def _source(user: Node, scope: Scope) -> Node:
 
 
 @dataclass(frozen=True)
-class Fuse(Pass):
+class Fuse(FusionPass):
     """Group ops into kernels, greedily by bytes saved.
 
     Attributes:
@@ -159,6 +163,9 @@ class Fuse(Pass):
         refuse: ops that the backend has no code for; they stay bare, for a library.
         rules: additional fusion rules, `module:Class`, asked before the built-in ones; `-NAME`
             disables a built-in rule.
+        groups: groups to form in place of the greedy ones, as "%mul %add" by names of values; a
+            group that is not legal is split, and values in no group stay alone. Loop bodies are
+            fused as usual.
     """
 
     name: ClassVar[str] = "fuse"
@@ -170,17 +177,36 @@ class Fuse(Pass):
     multi_gemm: bool = False
     refuse: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    def prepared(self, func: Func, log: Log) -> Func:
+        return rewrite(func, (reshape_first,), log)
+
+    def with_groups(self, groups: Iterable[str]) -> Self:
+        return replace_fields(self, groups=tuple(groups))
 
     def run(self, func: Func, log: Log) -> Func:
-        func = rewrite(func, (reshape_first,), log)
-        return Func(func.name, self._block(func.body, log, {}), func.level)
+        func = self.prepared(func, log)
+        body = self._inner(func.body, log, {})
+        if not self.groups:
+            return Func(func.name, self._grouped(body, log), func.level)
+        grouping = self.grouping(body, log)
+        GivenGroups(body, self.groups).form(grouping)
+        grouping.report()
+        return Func(func.name, outline(grouping), func.level)
 
-    def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
-        """Fuses the bodies of loops and branches first, then the block itself."""
-        if block in done:
-            return done[block]
-        changed = changed_bodies(block, lambda b: self._block(b, log, done))
-        inner = replace(block, changed) if changed else block
+    def _inner(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
+        """Fuses the bodies of loops and branches in a block."""
+
+        def fused(body: Block) -> Block:
+            if body not in done:
+                done[body] = self._grouped(self._inner(body, log, done), log)
+            return done[body]
+
+        changed = changed_bodies(block, fused)
+        return replace(block, changed) if changed else block
+
+    def grouping(self, block: Block, log: Log) -> Grouping:
         rules: tuple[FusionRule, ...] = (VerticalFusion(), RowFusion())
         grouped = frozenset({"reduce"})
         if self.epilogue:
@@ -189,12 +215,14 @@ class Fuse(Pass):
             grouped |= {"dot"}
         rules = steered(rules, self.rules)
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
-        grouping = Grouping(inner, rules, log, limits, grouped, frozenset(self.refuse))
+        return Grouping(block, rules, log, limits, grouped, frozenset(self.refuse))
+
+    def _grouped(self, block: Block, log: Log) -> Block:
+        grouping = self.grouping(block, log)
         grouping.run(0)
         recompute_values(grouping)
         if self.epilogue:
             fission_epilogues(grouping)
             grouping.run(1)
         grouping.report()
-        done[block] = outline(grouping)
-        return done[block]
+        return outline(grouping)

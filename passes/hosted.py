@@ -21,7 +21,8 @@ from stack.hosted import Kernel, Op, declared, find
 from stack.hosted.nodes import attributes_of, custom, decomposed, with_kernel
 from stack.ir.builder import Builder
 from stack.ir.cost import Cost, cost
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.policies.gpu_scans import leaves_idle
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite

@@ -17,7 +17,8 @@ from typing import ClassVar
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, spread, writes_by_data
 from stack.passes.control import BlockPass
 from stack.passes.rules.constant_indices import gather_of_runs, known_reduction

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.streaming import expanded
 from stack.ir.traits import is_stream, place_of
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite

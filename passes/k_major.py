@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from stack.ir.builder import make
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, is_contraction, is_control, is_known
 from stack.passes.gpu_products.tile_choice import best_seconds, lying_across, may_round, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot

@@ -10,7 +10,8 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import Builder
 from stack.ir.conv_op import channels_second, sums_over_images
-from stack.ir.node import Block, Func, Node, walk
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
 from stack.passes.cpu_products.phases import product_of_phases
 from stack.passes.cpu_products.windows import fills_vectors, why_kept, why_library

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_control, is_group, is_item, is_while, maker, place_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies

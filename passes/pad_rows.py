@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stack.ir.builder import Builder, constant, make, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import contractions
 from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.control import BlockPass

@@ -14,7 +14,8 @@ from typing import ClassVar
 from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.builder import Builder, make, param
-from stack.ir.node import Block, Func, Node, deps, topological, unique_name
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, deps, topological, unique_name
 from stack.ir.traits import is_input, repeats
 from stack.passes.training.joint import Joint
 from stack.passes.training.min_cut import INFINITE, SINK, SOURCE, Network

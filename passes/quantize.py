@@ -22,8 +22,9 @@ from stack.hosted.calibration import Calibrator, Product, find_calibrator
 from stack.hosted.nodes import custom
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.types import TensorType, dtype_of
 from stack.passes.quantizing.sample import Calls, calls, rows_of, seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.passes.sharding.cells import CellGraph
 from stack.passes.sharding.plan import planned
 from stack.passes.sharding.retype import without_streams

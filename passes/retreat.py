@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, param, results_of
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion, is_item, is_known, is_stream, items_of, place_of
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.passes.rolling.loop import rolled
 from stack.passes.rolling.steps import find_steps
 from stack.rewrite.engine import replace

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import make, rebuild
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import F32, DType, TensorType
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

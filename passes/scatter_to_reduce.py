@@ -18,8 +18,9 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
+from stack.ir.func import Func
 from stack.ir.integers import INT32
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, extremum, signs
 from stack.ir.types import I32, TensorType

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from stack.errors import UsageError
 from stack.imports import function_of
 from stack.ir.equivalence import equivalence_key
-from stack.ir.node import Block, Func, Node, walk
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.control import changed_bodies
 from stack.passes.gpu_products.group_split import UNFUSED

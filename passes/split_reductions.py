@@ -23,7 +23,8 @@ from typing import ClassVar
 from stack.errors import UsageError
 from stack.ir.axes import LETTERS
 from stack.ir.builder import Builder, constant, make
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import converts, is_item, is_reduction

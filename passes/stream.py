@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.cost import cost
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.passes.control import changed_bodies
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows

@@ -20,7 +20,8 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant, make, new_params, remade
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.positions.affine import affine

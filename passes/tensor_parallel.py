@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import UsageError
+from stack.ir.func import Func
 from stack.ir.mesh import MeshAxis
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.passes.sharding.strategies.products import products

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder
+from stack.ir.func import Func
 from stack.ir.lines import with_lines
-from stack.ir.node import Block, Func, Node, walk
+from stack.ir.node import Block, Node, walk
 from stack.ir.traits import (
     contractions,
     is_fusion,

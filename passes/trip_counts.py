@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import rebuild
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_while, number, signs
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder
-from stack.ir.node import Func, Node, walk
+from stack.ir.func import Func
+from stack.ir.node import Node, walk
 from stack.passes.cpu_products.windows import (
     multiplies_places,
     product_of_places,

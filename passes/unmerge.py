@@ -14,7 +14,8 @@ from typing import ClassVar
 from stack.ir.axes import LETTERS
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.passes.rules.dot_layout import (
     dot_axes,
     make_dot,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import UsageError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.rewrite import Log, Pass
 

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from stack import errors
+from stack.compiled_callable import compile, jit
+from stack.explore.ask_first_nan import first_nan
+from stack.explore.capture import capture
 from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
 from stack.rewrite import Pass, Pipeline
 from stack.rewrite.pipeline import register_pass
-from stack.run.compile import trace
-from stack.run.compiled_callable import compile, jit
-from stack.run.first_nan import first_nan
-from stack.run.watch import capture
+from stack.run.trace import trace
 
 __all__ = [
     "Func",

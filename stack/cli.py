@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from stack import wings
 from stack.commands import (
-    bench,
-    compare,
+    check_rule,
     completion,
     dump,
     explain,
@@ -18,10 +18,10 @@ from stack.commands import (
     inventory,
     new,
     opt,
-    report,
     run,
     show,
     targets,
+    wing_stub,
 )
 from stack.commands.help_text import Help
 from stack.errors import StackError, unknown_name
@@ -41,6 +41,7 @@ the results of other compilers.
   stackc explain r1 y out                                why they are, or are not, one kernel
   stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
   stackc new pass mine --kind fusion                     a pass of your own, with its tests
+  stackc check-rule mine.py:my_rule                      a counterexample for a rewrite rule
   stackc bisect demos/transformer.py:llama_block         the first wrong pass, rewrite or kernel
   stackc targets sm_90                                   the numbers that passes decide by
 
@@ -50,8 +51,8 @@ exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error,
 """
 
 COMMANDS = (
-    *(dump, report, compare, bench, show, explain, opt, run, faults, new, inventory, targets),
-    completion,
+    *(dump, show, explain, opt, run, faults, check_rule, new, inventory),
+    *(targets, completion),
 )
 
 
@@ -64,9 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in COMMANDS:
+    for module in (*COMMANDS, *wings.commands()):
         module.add(subparsers)
-    parser.set_defaults(commands=tuple(subparsers.choices))
+    wing_stub.add(subparsers)
+    parser.set_defaults(commands=tuple(subparsers.choices), parser=parser)
     return parser
 
 
@@ -93,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and not words[0].startswith("-") and words[0] not in known:
         parser.error(str(unknown_name("no command", words[0], known)))
     args, left = parser.parse_known_args(argv)
-    if left:
+    if left and not getattr(args, "takes_any", False):
         args.command.error(_unrecognized(args.command, left))
     try:
         for file in args.plugin:

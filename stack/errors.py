@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from stack.ir.node import Node
+from collections.abc import Collection
 
 
 class StackError(Exception):
@@ -118,18 +114,18 @@ class BackendMissing(StackError):
         super().__init__(f"backend {name!r} is not available: {need}")
 
 
-class KernelRefused(StackError):
-    """A backend's compiler rejects kernels, runs out of resources for them, or does not finish in
-    time.
+class WingMissing(StackError):
+    """A part beside the core is not installed, or cannot be imported. Says how to get it."""
 
-    `kernels` maps each kernel node of the lowered function to the reason. `stack.run.retreat`
-    recompiles their fusion groups in other ways.
-    """
+    exit_code = 5
 
-    def __init__(self, kernels: Mapping[Node, str]) -> None:
-        self.kernels = dict(kernels)
-        rows = [f"kernel {n.attrs.get('name', n.op)}: {why}" for n, why in self.kernels.items()]
-        super().__init__("\n".join(rows))
+    def __init__(self, name: str, what: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(
+            f"this needs the wing {name!r} ({what}), but {reason}; the whole distribution has it:"
+            " pip install --force-reinstall stack-compiler"
+        )
 
 
 class UsageError(StackError):

@@ -10,7 +10,7 @@ from stack.errors import UsageError, unknown_name
 
 GROUPS = (
     *("stack.frontends", "stack.backends", "stack.passes", "stack.ops"),
-    "stack.partitioners",
+    *("stack.partitioners", "stack.formats"),
 )
 _ADDED: dict[str, dict[str, Any]] = {}  # by group and name: what this process registered
 

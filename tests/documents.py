@@ -37,7 +37,7 @@ _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHOWN = re.compile(
     r"`((?:stackc|python -m|make) [^`\n]+)`|^    ((?:stackc|python|make|pytest) .+)$", re.MULTILINE
 )
-SAYS_NO = {"diff", "grade", "--first-nan"}  # their exit code 1 tells what they found
+SAYS_NO = {"diff", "grade", "--first-nan", "check-rule"}  # their exit code 1 tells what they found
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from stack.demos import models, transformer
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Backend, Executable
-from stack.run.compile import find_frontend
+from stack.run.trace import find_frontend
 
 CONFIGS: dict[str, Any] = {
     "llama_block": models.LlamaConfig(width=32, heads=4, kv_heads=2, ffn=48, seq=8),

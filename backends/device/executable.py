@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Executable, Kernel
 
 from ..runtime.program import BlockProgram

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from stack.errors import KernelRefused
 from stack.ir.node import Node
+from stack.ir.refusal import KernelRefused
 
 from ..runtime.device import Bound
 from ..runtime.values import RuntimeValue, Table

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.foreign import ForeignCall, Value, value_of
 

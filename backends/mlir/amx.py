@@ -12,21 +12,18 @@ Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING
 
 from stack.ir.contraction import tile_extents
 from stack.ir.node import Node, walk
 from stack.ir.types import F32
 from stack.target import Mma
 
+from .access import Accesses
 from .elementwise import Unprintable
 from .fetch import FIRST, fetches_of, prefetch
 from .mma import is_stored, mma_of
 from .sums import Operands
 from .views import View, at, loop, step
-
-if TYPE_CHECKING:
-    from .printer import Printer
 
 REGISTERS = 8
 ROWS, ROW_BYTES = 16, 64  # per register
@@ -50,7 +47,7 @@ def layout(rows: int = ROWS) -> list[int]:
     return found
 
 
-def configure(p: Printer, rows: int) -> None:
+def configure(p: Accesses, rows: int) -> None:
     """Configure the registers for matmuls of `rows` rows; they are released at the end.
 
     If all matmuls of a kernel have equally many rows, this happens once, at its start; otherwise
@@ -72,13 +69,13 @@ def configure(p: Printer, rows: int) -> None:
         p.put(use)
 
 
-def _heights(p: Printer) -> list[int]:
+def _heights(p: Accesses) -> list[int]:
     """Returns the distinct numbers of accumulator rows in the AMX matmuls of a kernel, sorted."""
     tiles = (tile_extents(n) for _, n in walk(p.block) if is_stored(n, p.cpu))
     return sorted({min(ROWS, t.rows) for t in tiles if t is not None})
 
 
-def store_sums(p: Printer, node: Node, target: View) -> None:
+def store_sums(p: Accesses, node: Node, target: View) -> None:
     """Prints a dot that accumulates in AMX tile registers, and stores the sums to memory."""
     mma = mma_of(node, p.cpu)
     assert mma is not None
@@ -88,7 +85,7 @@ def store_sums(p: Printer, node: Node, target: View) -> None:
 class _Tiles(Operands):
     """Accumulates tiles with AMX, a block at a time, in a loop over each contracted axis."""
 
-    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
+    def __init__(self, p: Accesses, node: Node, mma: Mma) -> None:
         super().__init__(p, node)
         self.mma = mma
         self.axes.pop()  # the axis of neighbours that one instruction multiplies

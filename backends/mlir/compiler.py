@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stack.errors import KernelRefused, ParseError, StackError
+from stack.errors import ParseError, StackError
+from stack.ir.func import Func
 from stack.ir.names import unique_name
-from stack.ir.node import Func, Node, walk
+from stack.ir.node import Node, walk
+from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.phases import phase
 from stack.run.backend import Executable, Inspected, Kernel

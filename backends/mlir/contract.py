@@ -7,7 +7,6 @@ still in memory (see `views`).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
 from stack.ir.kernel_ops import access_parts
@@ -15,15 +14,12 @@ from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_contraction, is_elementwise, is_loop, moved, spread
 from stack.ir.types import TupleType
 
-from .access import memory_type
+from .access import Accesses, memory_type
 from .amx import store_sums
 from .copies import copy
 from .elementwise import Unprintable, emit
 from .micro_kernel import multiply
-from .views import View, each_row, is_view, sizes, strides, view
-
-if TYPE_CHECKING:
-    from .printer import Printer
+from .views import View, each_row, in_rows, is_view, sizes, strides, view
 
 
 def is_block(node: Node) -> bool:
@@ -41,7 +37,7 @@ def cost(node: Node) -> float:
     return 2.0 * math.prod(s for s in extents.values() if isinstance(s, int))
 
 
-def block(p: Printer, node: Node) -> str:
+def block(p: Accesses, node: Node) -> str:
     """Prints the statements of a node that `is_block` accepts.
 
     Returns the name of its value, or the names of its rows, joined by `|`.
@@ -52,10 +48,12 @@ def block(p: Printer, node: Node) -> str:
     return made if isinstance(made, str) else "|".join(made)
 
 
-def _block(p: Printer, node: Node) -> str | list[str]:
+def _block(p: Accesses, node: Node) -> str | list[str]:
     if node.op == "store":
         return _store(p, node)
     if is_view(p, node):
+        if is_contraction(node):
+            p.deferred[node] = lambda base: store_sums(p, node, in_rows(node, base))
         return ""
     if is_contraction(node):
         return multiply(p, node)
@@ -71,7 +69,7 @@ def _block(p: Printer, node: Node) -> str | list[str]:
     raise Unprintable(f"op {node.op} of {node.type}")
 
 
-def rows(p: Printer, node: Node) -> list[str]:
+def rows(p: Accesses, node: Node) -> list[str]:
     """Returns one vector per row of a block; loads them here if the block is still in memory."""
     if not is_view(p, node):
         return p.values[node].split("|")
@@ -87,7 +85,7 @@ def _count(node: Node) -> int:
     return math.prod(sizes(node)[:-1])
 
 
-def _regroup(p: Printer, node: Node) -> list[str]:
+def _regroup(p: Accesses, node: Node) -> list[str]:
     """Returns the rows of a reshape that keeps the last axis: those of its operand.
 
     Raises Unprintable for other reshapes, and for scalars.
@@ -98,7 +96,7 @@ def _regroup(p: Printer, node: Node) -> list[str]:
     return rows(p, source)
 
 
-def _store(p: Printer, node: Node) -> str:
+def _store(p: Accesses, node: Node) -> str:
     memory, value = node.args[:2]
     index, mask, _ = access_parts(node)
     if mask is not None or any(i.tensor.rank for i in index) or value.dtype.kind == "b":
@@ -120,7 +118,7 @@ def _store(p: Printer, node: Node) -> str:
     return p.values[memory]
 
 
-def _elementwise(p: Printer, node: Node) -> list[str]:
+def _elementwise(p: Accesses, node: Node) -> list[str]:
     lanes = _lanes(node)
     args = [
         rows(p, a) if a.tensor.rank else [p.on_lanes(a, lanes)] * _count(node) for a in node.args

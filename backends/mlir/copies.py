@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from stack.ir.types import I32, DType
 
-from .access import memory_type
+from .access import Accesses, memory_type
 from .elementwise import cast, shaped
 from .views import View, at, loop, step
-
-if TYPE_CHECKING:
-    from .printer import Printer
 
 LANES, COLUMNS = 16, 4  # a transpose in registers takes 16 rows of 4 words
 WORD = 4  # bytes of neighbours that one instruction multiplies
 
 
-def copy(p: Printer, source: View, target: View) -> None:
+def copy(p: Accesses, source: View, target: View) -> None:
     """Copy a block, in loops over its axes."""
     if pairs := _as_words(source, target):
         return copy(p, *pairs)
@@ -55,13 +51,13 @@ def _coalesced(source: View, target: View) -> list[Axis]:
     return made or [(1, 1, 1)]
 
 
-def _write(p: Printer, target: View, value: str, address: str, lanes: int) -> None:
+def _write(p: Accesses, target: View, value: str, address: str, lanes: int) -> None:
     align = f"{{alignment = {target.dtype.bytes} : i64}}"
     value = p.to_memory(value, target.dtype, lanes)
     p.put(f"llvm.store {value}, {address} {align} : {memory_type(target.dtype, lanes)}, !llvm.ptr")
 
 
-def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:
+def _nest(p: Accesses, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:
     """Prints nested loops over the axes of a copy, around the statements that `body` prints.
 
     `body` gets the current addresses in source and target.
@@ -85,7 +81,7 @@ def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Bo
     go(0, source.base, target.base)
 
 
-def _begin(p: Printer, k: str, width: int, size: int) -> str:
+def _begin(p: Accesses, k: str, width: int, size: int) -> str:
     """Returns the first index of step `k`, of `width` elements, along an axis of `size`.
 
     If the width does not divide the size, the last step starts earlier, to end with the axis.
@@ -96,7 +92,7 @@ def _begin(p: Printer, k: str, width: int, size: int) -> str:
     return begin
 
 
-def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+def _rows(p: Accesses, source: View, target: View, axes: Sequence[Axis]) -> None:
     """Copies whole rows: the last axis is contiguous in source and target."""
     *outer, (lanes, _, _) = axes
 
@@ -146,7 +142,7 @@ def _as_words(source: View, target: View) -> tuple[View, View] | None:
     return first, second
 
 
-def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+def _zipped(p: Accesses, source: View, target: View, axes: Sequence[Axis]) -> None:
     """Prints a copy that interleaves several contiguous source rows to one target row.
 
     The last axis counts the rows, the axis before it the lanes of a row.
@@ -160,7 +156,7 @@ def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> Non
     _nest(p, source, target, outer, row)
 
 
-def _takes_turns(p: Printer, source: View, axes: Sequence[Axis]) -> bool:
+def _takes_turns(p: Accesses, source: View, axes: Sequence[Axis]) -> bool:
     """True if the target interleaves the source rows: element 0 of all rows, then element 1, ...
 
     The last axis counts the rows. There must be more than one, but fewer than fill a vector.
@@ -170,7 +166,7 @@ def _takes_turns(p: Printer, source: View, axes: Sequence[Axis]) -> bool:
     return is_short and last == 1 and any(a[1:] == (1, count) for a in others[-1:])
 
 
-def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+def _interleaved(p: Accesses, source: View, target: View, axes: Sequence[Axis]) -> None:
     """Copies rows to an interleaved target: reads one vector of each row, writes as many."""
     *outer, (size, _, _), (count, apart, _) = axes
     most = p.cpu.vector_bytes // source.to.bytes
@@ -193,7 +189,7 @@ def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -
     _nest(p, source, target, outer, rows)
 
 
-def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
+def _in_turns(p: Accesses, lines: list[str], t: str, width: int) -> list[str]:
     """Interleaves the lanes of all vectors `lines`; returns as many vectors as it gets.
 
     Interleaves each half of the vectors first, then the two halves.
@@ -213,7 +209,7 @@ def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
     return [_picked(p, parts, picks[i * width :][:width], t) for i in range(count)]
 
 
-def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) -> str:
+def _picked(p: Accesses, parts: list[str], picks: list[tuple[int, int]], t: str) -> str:
     """Returns a vector of lanes picked from several vectors, by one shuffle per vector.
 
     `picks`: for each lane of the result the vector, an index in `parts`, and its lane there.
@@ -231,7 +227,7 @@ def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) 
     return made
 
 
-def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
+def zipped(p: Accesses, rows: list[str], dtype: DType, lanes: int) -> str:
     """Interleaves a power of two of vectors, with `lanes` lanes each, to one vector."""
     picks = [place for i in range(lanes) for place in (i, lanes + i)]
     t, bits, count = shaped(dtype, lanes), dtype.bits, len(rows)
@@ -248,7 +244,7 @@ def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
 
 
 def _squares(
-    p: Printer,
+    p: Accesses,
     source: View,
     read: View,
     target: View,
@@ -296,12 +292,12 @@ def _squares(
     _nest(p, source, target, outer, panels)
 
 
-def _bits(p: Printer, x: str, source: DType, many: int, target: DType, lanes: int) -> str:
+def _bits(p: Accesses, x: str, source: DType, many: int, target: DType, lanes: int) -> str:
     """Bitcasts a vector of `many` source elements to `lanes` elements of another type."""
     return p.do(f"vector.bitcast {x} : {shaped(source, many)} to {shaped(target, lanes)}")
 
 
-def _transpose(p: Printer, quarters: list[list[str]], dtype: DType) -> list[str]:
+def _transpose(p: Accesses, quarters: list[list[str]], dtype: DType) -> list[str]:
     """Transposes 16 rows of 4 to 4 rows of 16; `quarters[i][q]` is row 4 q + i."""
 
     def mix(x: str, y: str, picks: Sequence[int], size: int) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stack.ir.node import Node
 from stack.target.record import LINE
 
+from .access import Accesses
 from .views import fetched, step, view
-
-if TYPE_CHECKING:
-    from .printer import Printer
 
 FIRST, SECOND = 3, 2  # cache levels, in LLVM's numbering
 
 
-def prefetch(p: Printer, address: str, level: int) -> None:
+def prefetch(p: Accesses, address: str, level: int) -> None:
     """Prefetch the cache line of an address, for reading."""
     how = f"cache = 1 : i32, hint = {level} : i32, rw = 0 : i32"
     p.put(f'"llvm.intr.prefetch"({address}) <{{{how}}}> : (!llvm.ptr) -> ()')
@@ -27,7 +23,7 @@ class Fetch:
     Does so only for a block whose rows have a constant stride.
     """
 
-    def __init__(self, p: Printer, block: Node) -> None:
+    def __init__(self, p: Accesses, block: Node) -> None:
         self.p, self.block = p, view(p, block)
         runs = [(s, t) for s, t in zip(self.block.shape, self.block.strides) if s != 1]
         *outer, (size, _) = runs or [(1, 1)]
@@ -70,7 +66,7 @@ class Fetch:
         return self.p.constant(f"{value} : i64")
 
 
-def fetches_of(p: Printer, node: Node) -> list[Fetch]:
+def fetches_of(p: Accesses, node: Node) -> list[Fetch]:
     """Returns the prefetches to print inside a matmul: of the blocks that `fetch` ops name.
 
     Such an op wraps an operand of the matmul and names blocks to prefetch while it is read.

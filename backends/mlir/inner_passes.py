@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stack.errors import StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.target import Target
 
 from . import bindings

@@ -6,17 +6,12 @@ numbers fit one vector; as 64-bit positions, they would take eight times as many
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stack.ir.node import Node
 from stack.ir.traits import is_number, is_positions, multiplies, repeats, signs
 from stack.ir.types import I64
 
-from .statements import lanes_of
+from .statements import Statements, lanes_of
 from .steps import first_of, step_of_index
-
-if TYPE_CHECKING:
-    from .statements import Statements
 
 MOST_LANES = 127  # largest signed byte
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

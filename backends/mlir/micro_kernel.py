@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from stack.ir.contraction import is_along_depth, tile_extents
 from stack.ir.node import Node
 from stack.ir.types import I32
 from stack.target import Mma
 
+from .access import Accesses
 from .copies import zipped
 from .elementwise import Unprintable, as_float, is_short, shaped
 from .mma import mma_of
@@ -21,11 +21,8 @@ from .sums import Sums
 from .tap_sums import TapSums
 from .views import at
 
-if TYPE_CHECKING:
-    from .printer import Printer
 
-
-def multiply(p: Printer, node: Node) -> list[str]:
+def multiply(p: Accesses, node: Node) -> list[str]:
     """Prints a dot by the micro-kernel for its operands; returns its rows, a vector each."""
     mma, found = mma_of(node, p.cpu), tile_extents(node)
     if is_along_depth(node) and (found is None or found.group == 1):
@@ -39,7 +36,7 @@ class _MmaSums(Sums):
     Neighbours are along the contracted axis. Without `mma` it uses multiply-adds.
     """
 
-    def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
+    def __init__(self, p: Accesses, node: Node, mma: Mma | None) -> None:
         self.mma = mma
         super().__init__(p, node)
         self.raise_by = mma.offset - self.a.raised if mma else 0
@@ -113,7 +110,7 @@ class _WordSums(_MmaSums):
     the same group of each column.
     """
 
-    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
+    def __init__(self, p: Accesses, node: Node, mma: Mma) -> None:
         super().__init__(p, node, mma)
         self.mma: Mma = mma
         self.b = replace(self.b, to=self.b.dtype)  # the instruction converts
@@ -186,7 +183,7 @@ class _DepthSums(_MmaSums):
     computed at a time, so that their sums stay in registers.
     """
 
-    def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
+    def __init__(self, p: Accesses, node: Node, mma: Mma | None) -> None:
         super().__init__(p, node, mma)
         self.run = self.width * (mma.group if mma else 1)
         self.widen_steps(self.run)

@@ -26,7 +26,7 @@ from .lane_masks import lane_mask
 from .locations import location
 from .scans import scan
 from .statements import lanes_of, memory_element
-from .views import View, sizes
+from .views import sizes
 
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
@@ -223,28 +223,6 @@ class Printer(Accesses):
         name = f"%{self._memory(node)}"
         self.reserve(name, math.prod(sizes(node)), memory_element(node.dtype))
         return name
-
-    def reserve(self, name: str, size: int, kind: str) -> None:
-        """Allocates `size` elements of type `kind` on the stack, at the start of the kernel."""
-        count = self.constant(f"{size} : i64")
-        self.top.append(
-            f"  {name} = llvm.alloca {count} x {kind} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
-        )
-
-    # ---- matmuls by an instruction with tile registers
-
-    def sums(self, node: Node) -> View:
-        """Returns the memory of a matmul result that an instruction stores from tile registers.
-
-        The first call prints the matmul, so that it is computed just before its first reader.
-        """
-        if node not in self.stored:
-            name, shape = f"%sums{len(self.stored)}", sizes(node)
-            self.reserve(name, math.prod(shape), memory_element(node.dtype))
-            made = View(name, node.dtype, node.dtype, shape, (shape[1], 1))
-            amx.store_sums(self, node, made)
-            self.stored[node] = made
-        return self.stored[node]
 
     # ---- loops
 

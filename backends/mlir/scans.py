@@ -6,17 +6,12 @@ two operations per register; the steps inside of registers are independent of it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stack.ir.algebra import COMBINE
 from stack.ir.node import Node
 from stack.ir.space import identity
 
 from .elementwise import binary, shaped
-from .statements import lanes_of
-
-if TYPE_CHECKING:
-    from .statements import Statements
+from .statements import Statements, lanes_of
 
 
 def scan(p: Statements, node: Node) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from stack.target import Cpu
 from .elementwise import element, is_short, shaped
 from .locations import location
 from .writer import Function
-
-if TYPE_CHECKING:
-    from .views import View
 
 
 def lanes_of(type_: TensorType) -> int:
@@ -73,7 +69,9 @@ class Statements:
         self.lines: list[str] = []
         self.depth = 1
         self.values: dict[Node, str] = {}
-        self.stored: dict[Node, View] = {}  # matmul results stored from tile registers
+        # matmuls that an instruction stores from tile registers: printers, and addresses of results
+        self.deferred: dict[Node, Callable[[str], None]] = {}
+        self.stored: dict[Node, str] = {}
         self.tile_rows: list[int] = []  # numbers of rows of AMX registers, if used
         self.count = 0
         self.hint = ""
@@ -114,6 +112,25 @@ class Statements:
             self.constants[text] = f"%k{len(self.constants)}"
             self.top.append(f"  {self.constants[text]} = arith.constant {text}")
         return self.constants[text]
+
+    def reserve(self, name: str, size: int, kind: str) -> None:
+        """Allocates `size` elements of type `kind` on the stack, at the start of the kernel."""
+        count = self.constant(f"{size} : i64")
+        self.top.append(
+            f"  {name} = llvm.alloca {count} x {kind} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
+        )
+
+    def sums(self, node: Node) -> str:
+        """Returns the address of a matmul result that an instruction stores from tile registers.
+
+        The first call prints the matmul, so that it is computed just before its first reader.
+        """
+        if node not in self.stored:
+            name, size = f"%sums{len(self.stored)}", lanes_of(node.tensor)
+            self.reserve(name, size, memory_element(node.dtype))
+            self.deferred[node](name)
+            self.stored[node] = name
+        return self.stored[node]
 
     def value(self, node: Node) -> str:
         if is_number(node):

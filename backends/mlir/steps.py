@@ -7,18 +7,13 @@ are loaded in memory order, and reversed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_number, is_positions, multiplies, repeats, signs
 from stack.ir.types import I64
 
 from .elementwise import cast
-from .statements import lanes_of
-
-if TYPE_CHECKING:
-    from .statements import Statements
+from .statements import Statements, lanes_of
 
 LEAST_LANES = 2  # minimum number of lanes per vector
 

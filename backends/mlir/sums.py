@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 from stack.target.record import FIRST_LEVEL, LINE
 
+from .access import Accesses
 from .elementwise import Unprintable, shaped
 from .fetch import FIRST, fetches_of, prefetch
 from .views import at, in_memory, step, view
 from .writer import multiply_add
-
-if TYPE_CHECKING:
-    from .printer import Printer
 
 BLOCKS = 8192, 256  # products per block of a sum, and per block inside of it
 STEPS = 16  # steps of the last axis between prefetches, if they do not follow from a cache line
@@ -40,7 +37,7 @@ class Operands:
         offsets: of the rows of `a`, in elements.
     """
 
-    def __init__(self, p: Printer, node: Node) -> None:
+    def __init__(self, p: Accesses, node: Node) -> None:
         self.p = p
         rule = parse_rule(node.attrs["rule"])
         output = [a.names[0] for a in rule.outputs[0]]
@@ -92,7 +89,7 @@ class Sums(Operands):
     Long sums are split into blocks that start from zero, because rounding errors grow with length.
     """
 
-    def __init__(self, p: Printer, node: Node) -> None:
+    def __init__(self, p: Accesses, node: Node) -> None:
         super().__init__(p, node)
         self.dtype = node.dtype
         self.ahead = self.row_stride * node.attrs.get("ahead", 0)

@@ -8,15 +8,12 @@ Taps of a row are unrolled, as many at a time as fit in registers.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from stack.ir.node import Node
 
+from .access import Accesses
 from .sums import BLOCKS, Sums
 from .views import at, step
-
-if TYPE_CHECKING:
-    from .printer import Printer
 
 Uses = dict[int, list[tuple[int, int]]]  # element offset to the (window, tap) pairs that use it
 
@@ -24,7 +21,7 @@ Uses = dict[int, list[tuple[int, int]]]  # element offset to the (window, tap) p
 class TapSums(Sums):
     """Sums whose lanes read overlapping windows: elements that these share are loaded once."""
 
-    def __init__(self, p: Printer, node: Node) -> None:
+    def __init__(self, p: Accesses, node: Node) -> None:
         super().__init__(p, node)
         self.run = 0  # taps per block, if windows overlap
         self.join_axes()

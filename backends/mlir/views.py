@@ -10,18 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import converts, in_windows, is_contraction
 from stack.ir.types import DType
 
+from .access import Accesses
 from .elementwise import Unprintable, cast, element, shaped
 from .mma import is_raised, is_stored
-
-if TYPE_CHECKING:
-    from .printer import Printer
 
 VIEWS = ("cast", "fetch", "transpose", "reshape", "unfold")
 
@@ -37,7 +34,7 @@ class View:
     strides: tuple[int, ...]
     raised: int = 0  # added on reading
 
-    def read(self, p: Printer, address: str, lanes: int) -> str:
+    def read(self, p: Accesses, address: str, lanes: int) -> str:
         """Prints a load of `lanes` contiguous elements, converted; 0 lanes load a scalar."""
         t = shaped(self.dtype, lanes)
         align = f"{{alignment = {self.dtype.bytes} : i64}}"
@@ -49,7 +46,7 @@ class View:
         return p.do(f"arith.addi {made}, {by} : {shaped(self.to, lanes)}")
 
 
-def in_memory(p: Printer, node: Node) -> bool:
+def in_memory(p: Accesses, node: Node) -> bool:
     """True if the value of a node is in memory rather than in registers.
 
     That holds for loads, for their transposes, casts and reshapes, and for the result of a matmul
@@ -69,12 +66,12 @@ def fetched(node: Node) -> list[Node]:
     return found
 
 
-def is_view(p: Printer, node: Node) -> bool:
+def is_view(p: Accesses, node: Node) -> bool:
     """True if a node is a tile of two or more axes whose value is still in memory."""
     return node.tensor.rank > 1 and in_memory(p, node)
 
 
-def view(p: Printer, node: Node) -> View:
+def view(p: Accesses, node: Node) -> View:
     """Returns the strided view of a block that is in memory; casts and transposes change it."""
     if node.op == "load":
         memory = node.args[0]
@@ -84,7 +81,7 @@ def view(p: Printer, node: Node) -> View:
         dtype = memory.dtype
         return View(base, dtype, dtype, sizes(node), strides(memory)[-node.tensor.rank :])
     if is_contraction(node):
-        return p.sums(node)
+        return in_rows(node, p.sums(node))
     inner = view(p, node.args[0])
     if node.op == "fetch":
         return inner
@@ -105,6 +102,11 @@ def view(p: Printer, node: Node) -> View:
     if steps is None:
         raise Unprintable(f"a reshape of {node.args[0].type} to {node.type}")
     return replace(inner, shape=sizes(node), strides=steps)
+
+
+def in_rows(node: Node, base: str) -> View:
+    """Returns the view of a matmul result that is stored in row-major order from an address on."""
+    return View(base, node.dtype, node.dtype, sizes(node), strides(node))
 
 
 def _window_strides(block: View, node: Node) -> tuple[int, ...]:
@@ -152,7 +154,7 @@ def strides(memory: Node) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def at(p: Printer, base: str, offset: int, dtype: DType) -> str:
+def at(p: Accesses, base: str, offset: int, dtype: DType) -> str:
     """The address of an element `offset` further on."""
     if not offset:
         return base
@@ -160,7 +162,7 @@ def at(p: Printer, base: str, offset: int, dtype: DType) -> str:
     return p.do(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr) -> !llvm.ptr, {kind}")
 
 
-def step(p: Printer, base: str, index: str, stride: int, dtype: DType) -> str:
+def step(p: Accesses, base: str, index: str, stride: int, dtype: DType) -> str:
     """The address `index` strides further on."""
     if stride != 1:
         index = p.do(f"arith.muli {index}, {p.constant(f'{stride} : i64')} : i64")
@@ -176,7 +178,7 @@ def places(shape: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def each_row(p: Printer, block: View) -> list[str]:
+def each_row(p: Accesses, block: View) -> list[str]:
     """The address of every row of a block whose last axis is contiguous."""
     if block.strides[-1] != 1 and block.shape[-1] != 1:
         raise Unprintable("a row whose elements are strided in memory")
@@ -186,7 +188,7 @@ def each_row(p: Printer, block: View) -> list[str]:
     return [at(p, block.base, offset, block.dtype) for offset in offsets]
 
 
-def loop(p: Printer, size: int, body: Callable[[str], None]) -> None:
+def loop(p: Accesses, size: int, body: Callable[[str], None]) -> None:
     """Prints a loop over [0, size) without loop-carried values; `body` prints its statements."""
     p.count += 1
     k = f"%k_{p.count}"

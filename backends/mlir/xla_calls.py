@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.cache import Cache
 from stack.run.foreign import ForeignCall, Value, value_of

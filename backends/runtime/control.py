@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from stack.ir.node import Node
 
 from .device import Device, Make
 from .values import Array
 
-if TYPE_CHECKING:
-    from .program import BlockProgram
-
 CONTROL = frozenset({"call", "cond", "while"})
 
 
-def control(node: Node, inner: Sequence[BlockProgram], device: Device) -> Make:
-    """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`."""
+class InnerProgram(Protocol):
+    """A program inside a program; see `BlockProgram`."""
+
+    @property
+    def capturable(self) -> bool: ...
+
+    @property
+    def updated(self) -> set[int]: ...
+
+    def turn(self, arrays: Sequence[Array], stream: int) -> list[Array]: ...
+
+    def work(self, arrays: Iterable[Array], stream: int, /) -> list[Array]: ...
+
+
+def control(node: Node, inner: Sequence[InnerProgram], device: Device, native: Make | None) -> Make:
+    """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`.
+
+    `native`: the device's own code for a `while`, if it has some.
+    """
     if node.op == "call":
         return inner[0].work
     if node.op == "cond":
         return _branch(inner)
     test, body = inner
     count = node.attrs.get("trip_count")
-    return device.loop(test, body) or (
-        _loop(test, body, device) if count is None else _turns(body, count, device)
-    )
+    if native is not None:
+        return native
+    return _loop(test, body, device) if count is None else _turns(body, count, device)
 
 
-def is_capturable(node: Node, inner: Sequence[BlockProgram]) -> bool:
+def is_capturable(node: Node, inner: Sequence[InnerProgram]) -> bool:
     """True if a CUDA graph can capture a control flow node with blocks `inner`.
 
     Only if the host knows, without waiting for the device, which kernels run: for a call, or a loop
@@ -39,7 +53,7 @@ def is_capturable(node: Node, inner: Sequence[BlockProgram]) -> bool:
     return is_known and inner[-1].capturable
 
 
-def _branch(branches: Sequence[BlockProgram]) -> Make:
+def _branch(branches: Sequence[InnerProgram]) -> Make:
     """Returns a function that runs the branch whose number is its first array.
 
     A number out of range is clamped to the first or last branch.
@@ -52,7 +66,7 @@ def _branch(branches: Sequence[BlockProgram]) -> Make:
     return run
 
 
-def _turns(body: BlockProgram, count: int, device: Device) -> Make:
+def _turns(body: InnerProgram, count: int, device: Device) -> Make:
     """Returns a function that runs a loop body `count` times; a result is the next operand.
 
     Operands that the body overwrites are copied first.
@@ -68,7 +82,7 @@ def _turns(body: BlockProgram, count: int, device: Device) -> Make:
     return run
 
 
-def _loop(test: BlockProgram, body: BlockProgram, device: Device) -> Make:
+def _loop(test: InnerProgram, body: InnerProgram, device: Device) -> Make:
     """Returns a function that runs a loop while `test` is true, tested before each iteration.
 
     A result may be an operand that no iteration changed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from stack.ir.node import Node
 from stack.ir.types import DType
 
 from .values import Array, RuntimeValue
-
-if TYPE_CHECKING:
-    from .program import BlockProgram
 
 Bound = Callable[[int], None]  # a step whose arrays are known; takes the handle of a stream
 Make = Callable[[Sequence[Array], int], list[Array]]  # arrays, the handle of a stream: results
@@ -102,10 +99,6 @@ class Device(Protocol):
 
     def hosted(self, node: Node) -> LibraryCall:
         """Returns the code of a hosted operator (a `custom` node). It allocates its results."""
-        ...
-
-    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
-        """Returns a function that runs all of a `while`; None if Python runs each iteration."""
         ...
 
     def within(self, run: Work, arrays: Iterable[Array]) -> list[Array]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from stack.ir.node import Block, Node
 from stack.ranges import OpenRange, recording
@@ -28,11 +28,19 @@ from .steps import MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
 
 
+class LoopDevice(Device, Protocol):
+    """A device that may run a whole loop by code of its own."""
+
+    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
+        """Returns a function that runs all of a `while`; None if Python runs each iteration."""
+        ...
+
+
 class BlockProgram:
     """The steps of one block, ready to run. Arguments as for `Plan`."""
 
     def __init__(
-        self, block: Block, device: Device, load: Load, call_opaque: CallOpaque | None = None
+        self, block: Block, device: LoopDevice, load: Load, call_opaque: CallOpaque | None = None
     ) -> None:
         self.block = block
         self.device = device
@@ -106,7 +114,8 @@ class BlockProgram:
     def _control(self, node: Node) -> tuple[Make, bool]:
         inner = [BlockProgram(b, self.device, self.load, self.call_opaque) for b in node.blocks]
         self.inner += inner
-        return control(node, inner, self.device), is_capturable(node, inner)
+        native = self.device.loop(*inner) if node.op == "while" else None
+        return control(node, inner, self.device, native), is_capturable(node, inner)
 
     def run(self, arrays: Iterable[Array]) -> list[Array]:
         """Takes dense arrays of the device and returns fresh ones; the device may still be busy.

@@ -8,7 +8,8 @@ from typing import Any
 
 from stack.ir.cost import total
 from stack.ir.equivalence import cached_by_class
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_fusion
 from stack.ranges import range_name

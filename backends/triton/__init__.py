@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stack.errors import BackendMissing
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.releases import install_hint
 from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from stack.errors import KernelRefused
+from stack.ir.func import Func
 from stack.ir.names import unique_name
-from stack.ir.node import Block, Func, Node, walk
+from stack.ir.node import Block, Node, walk
+from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder

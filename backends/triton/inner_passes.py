@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stack.errors import StackError
-from stack.ir.node import Func, walk
+from stack.ir.func import Func
+from stack.ir.node import walk
 from stack.ir.parser import parse
 from stack.ir.traits import is_kernel
 from stack.target import Gpu, Target, load

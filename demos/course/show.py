@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stack.explore.table import table
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.timing import Timing, interleave, repeat
 from stack.releases import install_hint
 from stack.report.drawing import draw_graph, standalone

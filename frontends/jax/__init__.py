@@ -23,7 +23,7 @@ from stack.run.backend import AddressProgram
 from stack.run.rejected_arguments import explain_trace
 
 if TYPE_CHECKING:
-    from stack.ir.node import Func
+    from stack.ir.func import Func
     from stack.ir.space import ArraySpace
     from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 

@@ -16,7 +16,7 @@ import numpy as np
 from stack.collector import held_back
 from stack.frames import with_room
 from stack.hosted import Op, enter
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.releases import warn_if_untested
@@ -182,9 +182,9 @@ def dynamo_backend(
 
 def runs() -> list[Any]:
     """Returns records of the graphs that torch.compile gave us in this process, in order."""
-    from stack.frontends.torch.compile.dynamo_backend import GRAPHS
+    import stack.frontends.torch.compile.dynamo_backend as dynamo
 
-    return [run for graph in GRAPHS for run in graph.runs.values()]
+    return dynamo.runs()
 
 
 def clear_runs() -> None:

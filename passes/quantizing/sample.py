@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from stack.errors import UsageError
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.space import NumpySpace
 
 Array = np.ndarray[Any, Any]

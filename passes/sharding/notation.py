@@ -11,8 +11,9 @@ import re
 from fnmatch import fnmatchcase
 
 from stack.errors import RuleError, StackError, UsageError, unknown_name
+from stack.ir.func import Func
 from stack.ir.mesh import Mesh
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.sharding import WHOLE, DimSharding, Sharding
 from stack.ir.sharding_parser import ShardingParser
 from stack.ir.types import TensorType

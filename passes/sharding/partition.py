@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stack.ir.builder import Builder
 from stack.ir.mesh import Mesh
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.sharding import replicated
 from stack.ir.traits import is_item, runs_blocks
 from stack.passes.sharding.collectives import moved

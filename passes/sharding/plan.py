@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.sharding import Sharding
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType, TupleType, Type

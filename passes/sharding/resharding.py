@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.sharding import Sharding, replicated
 from stack.ir.traits import is_item
 from stack.passes.sharding.cells import CellGraph, CellValue, Path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.streaming import expanded
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import CellGraph, CellValue, Path

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from math import prod
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import make, new_params, remade, remade_block
+from stack.ir.builder import make, new_params, remade
 from stack.ir.contraction import product_types
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, remade_block
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
 from stack.passes.policies.stream_panels import PanelPolicy

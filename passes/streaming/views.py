@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stack.errors import RuleError
-from stack.ir.builder import new_params, remade, remade_block
-from stack.ir.node import Block, Node
+from stack.ir.builder import new_params, remade
+from stack.ir.node import Block, Node, remade_block
 from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
 from stack.ir.traits import is_part, is_stream, repeats

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from stack.errors import StackError
-from stack.ir.node import Func, Node, deps, topological
+from stack.ir.func import Func
+from stack.ir.node import Node, deps, topological
 from stack.ir.ops import lookup
 from stack.ir.traits import is_input, mixes, reads_by_data
 

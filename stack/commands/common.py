@@ -49,7 +49,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="TARGET",
         help="file.py:name or pkg.mod:name (a module, a function, or a factory that returns"
-        " (callable, args)), the folder of a saved run, or a file of IR text",
+        " (callable, args)), the folder of a saved run, or a file of IR text, ONNX or StableHLO",
     )
     add_inputs(parser)
 

@@ -17,8 +17,11 @@ from stack.measure.partitions import describe as describe_partitions
 from stack.measure.sharding_suite import annotate
 from stack.measure.systems import program_of
 from stack.measure.timing import LEAST, ROUNDS
+from stack.measure.transplant_race import described as describe_transplants
+from stack.measure.transplant_race import transplant_race
 from stack.report.make import compared_report
 from stack.report.page import page
+from stack.run.pipeline_edits import DEFAULT, is_default
 from stack.run.specs import parse_backends
 
 PEERS = "inductor,xla,tvm,eager"
@@ -38,6 +41,12 @@ TEXT = f"""
     process group). The table shows each one's collectives, the bytes that a rank sends, the
     longest chain of dependent messages, the peak memory of a rank and the planning time.
 
+    With --transplant the fusion groups of peers are imposed on our function, and our backend
+    generates the code. The table separates what was fused (these groups in our code, against our
+    own groups) from how well it was coded (the peer's code against ours, for equal groups). Groups
+    that our rules call illegal are listed with the reason; they are split there, and the rest
+    applies.
+
     exit codes: 0 all agree, 1 a system failed or disagrees, 5 a peer is missing
 
     examples:
@@ -45,6 +54,7 @@ TEXT = f"""
       stackc compare demos/transformer.py:llama_block --frontend jax --with xla,eager --json
       stackc compare net.py:net -i 'f32[8,8]' --passes default --passes default,-stream --with eager
       stackc compare model.py:net -i 'f32[8,128]' --with 'tvm{{seconds=60}},inductor' --html c.html
+      stackc compare demos/transformer.py:llama_block --transplant inductor,xla,tvm
       stackc compare model.py:net --sharding --mesh dp=2,tp=4 --shard 'x: dp' --with shardy,xla
 """
 
@@ -61,6 +71,11 @@ def add(subparsers: common.Subparsers) -> None:
         f" (default: {PEERS}; with --sharding: {PARTITIONERS})",
     )
     common.add_compile(parser, several_passes=True)
+    parser.add_argument(
+        "--transplant",
+        metavar="PEERS",
+        help="impose the fusion groups of these peers on our function; takes the place of --with",
+    )
     parser.add_argument("--sharding", action="store_true", help="compare partitions")
     common.add_mesh(parser)
     parser.add_argument(
@@ -83,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
         return _run_sharding(args)
     if args.mesh or args.shard:
         raise UsageError("--mesh and --shard work only with --sharding")
+    if args.transplant is not None:
+        return _run_transplant(args)
     peers = parse_backends(args.peers or PEERS)
     target = common.target_of(args)
     passes: list[str] = args.passes or ["default"]
@@ -118,6 +135,34 @@ def run(args: argparse.Namespace) -> int:
         return found.exit_code
     finally:
         found.close()
+
+
+def _run_transplant(args: argparse.Namespace) -> int:
+    """Times the fusion groups of peers in our code, and prints the table."""
+    if args.peers or args.html or len(args.passes or ()) > 1:
+        raise UsageError("--transplant works without --with and --html, and with one --passes")
+    peers = parse_backends(args.transplant)
+    args.passes = (args.passes or [DEFAULT])[0]
+    if not is_default(args.passes):
+        raise UsageError(
+            f"--transplant replaces the fusion pass of our pipeline, so --passes must start with"
+            f" {DEFAULT!r}, as in 'default,-layout', not {args.passes!r}"
+        )
+    settings, target = common.settings_of(args), common.target_of(args)
+    captured, frontend = capture(target, settings)
+    if not isinstance(target, ExampleCall):
+        captured = with_random_inputs(captured)
+    check_repeatable(captured)
+    program = program_of(captured, frontend)
+    found = transplant_race(program, peers, settings, rounds=args.rounds, say=common.progress)
+    try:
+        if args.json:
+            common.print_json(found.as_dict())
+        else:
+            print(describe_transplants(found))
+        return found.exit_code
+    finally:
+        found.comparison.close()
 
 
 def _run_sharding(args: argparse.Namespace) -> int:

@@ -28,13 +28,11 @@ def add(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    from stack.cli import build_parser
-
     try:
         shtab = importlib.import_module("shtab")
     except ModuleNotFoundError as error:
         raise UsageError(f"shtab is not installed: {install_hint('completion')}") from error
-    parser = build_parser()
+    parser: argparse.ArgumentParser = args.parser
     (commands,) = (a for a in parser._actions if isinstance(a.choices, dict))  # pyright: ignore[reportPrivateUsage]
     for command in dict(commands.choices or {}).values():
         for action in command._actions:

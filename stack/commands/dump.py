@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,18 +31,17 @@ from stack.explore.lowering import (
 from stack.explore.memory import memory_peak
 from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun
-from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.steps import STAGE, check_steps, stepped
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud, filled
 from stack.explore.training import train_runs
-from stack.measure.profile import Profile, profile
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import SCHEMA, Run
 from stack.run.targets import target_of
+from stack.wings import wing
 
 TEXT = """
     Compile a program and show every stage that it goes through.
@@ -123,11 +123,11 @@ def run(args: argparse.Namespace) -> int:
         common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
     if args.profile and args.to:
         raise UsageError("--profile runs the whole program: leave out --to")
-    measured: Profile | None = None
+    measured: Any = None
     if args.to:
         record = lower_to(target, settings, args.to)
     elif args.profile:
-        measured = profile(target, settings, common.progress)
+        measured = wing("bench").profile(target, settings, common.progress)
         record = measured.run
     else:
         record = record_of(target, settings)
@@ -224,15 +224,16 @@ def _run_on_mesh(args: argparse.Namespace, target: CommandTarget) -> int:
     """Shows the stages of a program that is split over ranks."""
     if args.train or args.profile or not args.mesh:
         raise UsageError("--shard needs --mesh; neither works with --train or --profile")
-    record = shard_target(target, common.settings_of(args), args.mesh, tuple(args.shard))
+    mesh = wing("mesh")
+    record: Run = mesh.shard_target(target, common.settings_of(args), args.mesh, tuple(args.shard))
     if args.output:
         common.progress(f"wrote {record.save(_folder(args.output))}")
     if args.json:
         local = record["partitioned"].func
-        rows = collectives(local) if local is not None else []
+        rows: list[Any] = mesh.collectives(local) if local is not None else []
         common.print_json({**record.manifest(), "collectives": rows})
         return 0
-    print(f"{describe(record.manifest())}\n\n{summary(record)}")
+    print(f"{describe(record.manifest())}\n\n{mesh.summary(record)}")
     if args.all and not args.steps:
         _print_stages(record)
     elif args.to:

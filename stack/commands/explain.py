@@ -18,11 +18,11 @@ from stack.explore.node_outcomes import fate_table, fates
 from stack.explore.provenance import NodeLocation, explain, where
 from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun, load_run
-from stack.explore.sharding import why
 from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
 from stack.explore.target import ExampleCall, resolve
-from stack.run.compile import find_frontend
+from stack.run.trace import find_frontend
+from stack.wings import wing
 
 WHERE = """
     Show where a source line went, or where a node or a kernel came from.
@@ -163,7 +163,7 @@ def run_explain(args: argparse.Namespace) -> int:
         return _print_lines(args, _breaks(args))
     run = load_run(args.saved)
     if args.sharding:
-        return _print_lines(args, why(run, args.sharding))
+        return _print_lines(args, wing("mesh").why(run, args.sharding))
     if args.recompiles:
         return _print_lines(
             args, run.note("guards").splitlines() or ["no guards besides its inputs"]

@@ -22,7 +22,7 @@ from stack.explore.saved_run import load_run
 from stack.explore.steps import shown_by
 from stack.explore.target import ExampleCall
 from stack.ir import files
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.rewrite.blame import shown
 from stack.rewrite.check import NATIVE
 from stack.rewrite.inputs import random_inputs

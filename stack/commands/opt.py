@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack.commands import common
+from stack.commands import common, optimum
 from stack.errors import UsageError, VerifyError
 from stack.explore.diff import without_lines
 from stack.explore.saved_run import parse_file_text
 from stack.explore.table import table
 from stack.explore.target import IRText, resolve
 from stack.ir import files
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline, Record
 from stack.schedule import named_schedules
@@ -25,12 +25,19 @@ OPT = """
     Run passes over a function in IR text and print the result. A summary of each pass goes to
     stderr. FILE may be - for stdin, or RUN:STAGE of a saved run.
 
+    With --against optimum, nothing is printed of the function. All legal fusings of a program are
+    searched, and the fusion pass of a backend's pipeline, or yours in its place, is compared with
+    the best: how many fusings there are, how their predicted costs are distributed, and measured
+    times of the best ones in interleaved rounds.
+
     examples:
       stackc opt block.stack --pass-pipeline='canonicalize,fuse{max_inputs=8}'
       stackc opt r1:imported --pass-pipeline=canonicalize --check
       stackc opt r1:imported --pass-pipeline=canonicalize --fuel 3 --print-changed
       stackc opt r1:fused --schedule 'y: m=128 n=64 k=32 stages=3' --pass-pipeline=schedule,blocks
       stackc show r1 imported | stackc opt - --pass-pipeline=fold
+      stackc opt demos/transformer.py:llama_block --against optimum --plot landscape
+      stackc opt r1 --against optimum --pass-pipeline=default,-fuse,+mine.py:Mine@fused
 """
 
 
@@ -72,6 +79,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="also print near misses and refused fusions"
     )
+    optimum.add(parser)
     common.add_wide(parser)
 
 
@@ -115,7 +123,9 @@ def place_of(node: str, file: str) -> str:
 
 
 def run_opt(args: argparse.Namespace) -> int:
-    """Runs a pipeline over IR text."""
+    """Runs a pipeline over IR text, or judges its fusion pass."""
+    if args.against:
+        return optimum.run(args)
     schedules = named_schedules(args.schedule)
     pipeline = args.pass_pipeline or ("schedule" if schedules else "")
     if not pipeline:

@@ -22,7 +22,7 @@ from stack.explore.saved_run import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
 from stack.explore.target import IRText, resolve
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.storage import decode, encode
 from stack.rewrite.check import TOLERANCE, as_list, difference
 from stack.rewrite.inputs import random_inputs

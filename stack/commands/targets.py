@@ -14,6 +14,7 @@ from stack.target import Target, load, names
 from stack.target.fields import groups_of, numbers_of
 from stack.target.files import REFERENCE, save, text_of
 from stack.target.record import kind_of
+from stack.wings import wing
 
 SCHEMA = "stack.targets/1"
 TARGETS = f"""
@@ -152,14 +153,13 @@ def as_dict(target: Target) -> dict[str, Any]:
 
 def run_calibrate(args: argparse.Namespace) -> int:
     """Measures the machine and writes a target file."""
-    from stack.measure.calibrate import base_at_hand, calibrated
-
+    bench = wing("bench")
     path = Path(args.output) if args.output else None
     if path is not None and not path.resolve().parent.is_dir():
         raise UsageError(f"there is no folder {path.resolve().parent} to write {path.name} to")
-    base = load(args.target) if args.target else base_at_hand()
+    base = load(args.target) if args.target else bench.base_at_hand()
     name = path.stem if path is not None else f"{base.name}-here"
-    found = calibrated(base, name, common.progress)
+    found = bench.calibrated(base, name, common.progress)
     if path is None:
         print(text_of(found), end="")
         return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stack.errors import UsageError
-from stack.ir.node import Func, Node, deps
+from stack.ir.func import Func
+from stack.ir.node import Node, deps
 from stack.ir.traits import is_item, maker
 from stack.run.coverage import walk
 from stack.run.frontend import Captured

@@ -22,8 +22,8 @@ from stack.explore.provenance import places
 from stack.explore.saved_run import SavedRun
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
-from stack.ir.interpreter import bind_shapes
-from stack.ir.node import Func, Node, is_inline, walk
+from stack.ir.func import Func
+from stack.ir.node import Node, is_inline, walk
 from stack.run.backend import module_paths, source_lines
 
 OTHERS = 3  # other sources that are printed
@@ -149,7 +149,7 @@ def first_nan_of(
     func, inputs = captured.func, own_inputs(captured, frontend)
     if not inputs and func.params:
         raise UsageError("this program has no example arguments: pass them after the function")
-    sizes = bind_shapes(func, [a.shape for a in inputs])
+    sizes = func.sizes([a.shape for a in inputs])
     bound = func.bind(sizes) if sizes else func
     return found_in(watched(bound, inputs), bound, _Kernels(target, settings), inf)
 

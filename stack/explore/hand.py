@@ -27,7 +27,7 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.target import imported_packages
 from stack.imports import function_of
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.frontend import Frontend
 from stack.run.ir_frontend import IRFrontend
 

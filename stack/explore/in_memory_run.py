@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
@@ -16,7 +15,7 @@ from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import STAGE as STEPS
 from stack.explore.steps import KernelSteps, is_step, step_text, stepped
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.ir.verifier import verify
 from stack.run.backend import Backend, Executable
@@ -126,23 +125,10 @@ def _machine(run: Run) -> Target | None:
     return target_of(backend, {"target": run.machine} if run.machine else {})
 
 
-@dataclass
-class ResumedRun:
-    """A run continued from one of its stages; call it with NumPy arrays."""
-
-    run: Run
-    executable: Executable
-
-    def __repr__(self) -> str:
-        return f"<Resumed {self.run}>"
-
-    def __call__(self, *arrays: Any) -> Any:
-        found = self.executable.run(list(arrays))
-        return found[0] if len(found) == 1 else tuple(found)
-
-
-def resume(run: Run, stage: str, func: Func | str | None = None) -> ResumedRun:
+def resume(run: Run, stage: str, func: Func | str | None = None) -> tuple[Run, Executable]:
     """Lowers and compiles the rest of a run: the stages after `stage`, with their pipelines.
+
+    Returns the new record and the executable.
 
     `func`, a function or IR text, replaces that of the stage. Raises UsageError if no stage of IR
     has this name, and VerifyError, before anything is compiled, if `func` is invalid.
@@ -171,4 +157,4 @@ def resume(run: Run, stage: str, func: Func | str | None = None) -> ResumedRun:
         made.add(Stage(name, make_text=(lambda t=text: t) if isinstance(text, str) else text))
     first = next(s.func for s in made.records if s.func is not None)
     made.cover(first)
-    return ResumedRun(made, executable)
+    return made, executable

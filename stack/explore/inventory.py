@@ -9,7 +9,6 @@ import platform
 from typing import Any
 
 import stack.plugins as plugins
-from stack.errors import StackError
 from stack.explore.glossary import entries
 from stack.hosted import declared
 from stack.hosted.describe import hosted_rows
@@ -19,6 +18,7 @@ from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import versions
+from stack.wings import WINGS, missing
 
 Row = dict[str, Any]
 
@@ -30,7 +30,7 @@ def _load(group: str, name: str) -> tuple[Any, str]:
     """
     try:
         return plugins.load(group, name), ""
-    except (StackError, ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a broken plugin raises
         return None, f"{type(error).__name__}: {error}"
 
 
@@ -143,6 +143,8 @@ def env() -> list[Row]:
             rows.append({"name": f"backend {row['name']}", "value": row["state"]})
     for group in plugins.GROUPS:
         rows.append({"name": group, "value": ", ".join(plugins.names(group)) or "none"})
+    for name in WINGS:
+        rows.append({"name": f"wing {name}", "value": missing(name) or "ready"})
     rows.append({"name": "hosted operators", "value": ", ".join(declared()) or "none"})
     return rows
 

@@ -9,7 +9,8 @@ from stack.errors import UsageError, unknown_name
 from stack.explore.node_outcomes import KINDS, NodeOutcome, fates
 from stack.explore.provenance import matches
 from stack.explore.retrace import PassStep, RetracedRun, holders
-from stack.ir.node import Block, Func, Node, deps, walk
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, deps, walk
 from stack.ir.traits import is_contraction, is_control, is_group
 from stack.rewrite.verdict import REASONS
 

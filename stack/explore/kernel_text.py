@@ -8,7 +8,7 @@ from pathlib import Path
 import stack.plugins as plugins
 from stack.errors import ParseError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun, is_run, load_run
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.backend import Backend, Executable
 from stack.run.ir_frontend import IRFrontend
 

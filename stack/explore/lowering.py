@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 import stack.plugins as plugins
+from stack.compiled_callable import Compiled
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
 from stack.explore.target import CommandTarget, ExampleCall
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.storage import decode, encode
 from stack.phases import phase
 from stack.rewrite.inputs import random_inputs
@@ -22,12 +23,10 @@ from stack.run.compile import (
     DEFAULT_BACKEND,
     build,
     check_native,
-    find_frontend,
     operator_stage,
     stages_of,
     walk_stages,
 )
-from stack.run.compiled_callable import Compiled
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
@@ -36,6 +35,7 @@ from stack.run.pipeline_edits import Stages
 from stack.run.record import Run, Stage
 from stack.run.rejected_arguments import capture_as_eager
 from stack.run.targets import target_of
+from stack.run.trace import find_frontend
 from stack.run.weights import STAGE as WEIGHTS
 from stack.run.weights import split, with_weights
 from stack.run.work import with_work

@@ -14,7 +14,8 @@ from stack.explore.provenance import places
 from stack.explore.saved_run import SavedRun
 from stack.explore.table import scaled, table
 from stack.explore.terminal import filled
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_control, is_group, is_input, is_item, is_known, maker
 from stack.ir.types import TensorType
 from stack.run.backend import module_paths, source_lines

@@ -11,7 +11,8 @@ from stack.explore.graph_dot import dot_text
 from stack.explore.graph_model_explorer import model_explorer_text
 from stack.explore.viewed_graph import Edge, ViewedGraph, ViewedNode
 from stack.ir.data import Data, scalar_text
-from stack.ir.node import Block, Func, Node, is_inline
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.printer import attr_text
 from stack.ir.traits import is_item, maker, place_of
 from stack.run.backend import module_paths, source_lines

@@ -16,8 +16,9 @@ import numpy as np
 from stack.errors import RuleError, StackError
 from stack.ir.builder import param
 from stack.ir.dim import Dim
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.ops import footprint, lookup
 from stack.ir.region import Region
 from stack.ir.space import NumpySpace

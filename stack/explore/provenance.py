@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from stack.errors import UsageError
 from stack.explore.saved_run import SavedRun
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
 from stack.run.decisions import Decisions
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from stack.errors import StackError
 from stack.ir.builder import param
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.ir.verifier import verify
 from stack.rewrite.engine import Replacement, replace

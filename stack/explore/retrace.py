@@ -17,7 +17,8 @@ from dataclasses import replace as replace_fields
 from stack.errors import StackError, UsageError
 from stack.explore.diff import without_lines
 from stack.explore.saved_run import SavedRun, machine_of
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.node import walk as walk_blocks
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline, Record, Result

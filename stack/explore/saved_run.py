@@ -13,7 +13,7 @@ import numpy as np
 
 from stack.errors import ParseError, UsageError, unknown_name
 from stack.ir.files import CONSTANTS, load_constants
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.ir.untrusted_files import inside, read_text
 from stack.run.decisions import FILE as DECISIONS

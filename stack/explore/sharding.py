@@ -14,9 +14,10 @@ from stack.explore.saved_run import SavedRun
 from stack.explore.table import table
 from stack.explore.target import CommandTarget
 from stack.explore.terminal import view
+from stack.ir.func import Func
 from stack.ir.mesh import Mesh, size_of
 from stack.ir.mesh_ops import traffic
-from stack.ir.node import Func, Node, walk
+from stack.ir.node import Node, walk
 from stack.ir.sharding import Sharding
 from stack.ir.types import TensorType
 from stack.rewrite import Pipeline

@@ -17,8 +17,9 @@ from stack.errors import UsageError, unknown_name
 from stack.explore.saved_run import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
 from stack.ir.builder import param, results_of
+from stack.ir.func import Func
 from stack.ir.kernel_ops import iterations
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.rewrite.truth import Truth
 from stack.run.backend import Backend

@@ -17,14 +17,15 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir import files
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.releases import install_hint
-from stack.run.compile import entry_of, find_frontend
+from stack.run.file_format import load_file
+from stack.run.trace import entry_of, find_frontend
 
 FORMS = (
     "a target is `file.py:name` or `pkg.mod:name`, where name is a module instance, a function"
     " (give inputs with -i) or a factory that returns (callable, args); or the folder of a saved"
-    " run; or a file of IR text; or `RUN:STAGE`"
+    " run; or a file of IR text, ONNX (.onnx) or StableHLO (.mlir); or `RUN:STAGE`"
 )
 
 
@@ -69,6 +70,9 @@ def resolve(
     path = Path(spec)
     if path.is_dir():
         return load_run(path)
+    imported = load_file(path, inputs) if path.is_file() else None
+    if imported is not None:
+        return IRText(spec, imported)
     if path.is_file() and path.suffix != ".py":
         return IRText(spec, files.load(path))
     left, colon, name = spec.rpartition(":")

@@ -7,9 +7,10 @@ from stack.errors import UsageError
 from stack.explore.lowering import Settings, inspect_again, is_printed
 from stack.explore.target import CommandTarget, ExampleCall
 from stack.run.backend import Backend
-from stack.run.compile import DEFAULT_BACKEND, find_frontend
+from stack.run.compile import DEFAULT_BACKEND
 from stack.run.frontend import RECORD
 from stack.run.record import Run
+from stack.run.trace import find_frontend
 
 
 def train_runs(target: CommandTarget, settings: Settings) -> dict[str, Run]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stack.ir.interpreter import bind_shapes, evaluate
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Node
 from stack.ir.space import Array, NumpySpace
 from stack.ir.types import TensorType
 from stack.rewrite.wide import widen, widen_dtype
@@ -22,7 +23,7 @@ def value_errors(func: Func, arrays: Sequence[np.ndarray]) -> dict[str, float]:
     Raises:
         StackError: the function has no form in double precision.
     """
-    sizes = bind_shapes(func, [a.shape for a in arrays])
+    sizes = func.sizes([a.shape for a in arrays])
     bound = func.bind(sizes) if sizes else func
     wide = widen(bound)
     narrow_values = _values(bound, arrays)
@@ -48,7 +49,7 @@ def _values(func: Func, arrays: Sequence[np.ndarray]) -> Mapping[str, Array]:
     names = func.body.names
     found: dict[str, Array] = {}
 
-    def observe(node: Node, value: Array) -> None:
+    def observe(node: Node, value: Array, _operands: Sequence[Array]) -> None:
         name = names.get(node)
         is_float = isinstance(node.type, TensorType) and node.dtype.kind in "fc"
         if name is not None and is_float:

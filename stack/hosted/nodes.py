@@ -15,7 +15,8 @@ from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
 from stack.ir.builder import Builder, param
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.types import TensorType, type_symbols
 
 Attributes = tuple[tuple[str, Any], ...]

@@ -7,8 +7,9 @@ from stack.ir import tensor_ops as _tensor_ops
 from stack.ir import warp_ops as _warp_ops
 from stack.ir.builder import Builder, constant, make, param, rebuild, rebuild_block
 from stack.ir.data import Data
-from stack.ir.interpreter import evaluate, interpret
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Block, Node
 from stack.ir.parser import parse
 from stack.ir.types import DTYPES, DType, TensorType, TupleType, tensor
 from stack.ir.verifier import verify
@@ -27,7 +28,6 @@ __all__ = [
     "TupleType",
     "constant",
     "evaluate",
-    "interpret",
     "make",
     "param",
     "parse",

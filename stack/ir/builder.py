@@ -12,8 +12,9 @@ import numpy as np
 
 from stack.errors import RuleError
 from stack.ir.data import Data
+from stack.ir.func import Func
 from stack.ir.names import unique_name
-from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type, topological
+from stack.ir.node import Block, Node, deps, topological
 from stack.ir.ops import OPS, infer_type
 from stack.ir.types import (
     I64,
@@ -263,20 +264,6 @@ def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node
     return done
 
 
-def remade_block(
-    block: Block, done: Mapping[Node, Node], params: Iterable[Node] | None = None
-) -> Block:
-    """Rebuilds a block whose old nodes `done` maps to new nodes. The new nodes keep names and
-    source lines.
-
-    `params`: the new parameters, if they are not those of `done`.
-    """
-    names = {done[n]: name for n, name in block.names.items() if n in done}
-    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
-    own = [done[p] for p in block.params] if params is None else params
-    return Block([*own], [done[r] for r in block.results], names, locs)
-
-
 def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
     """Rebuilds an open block with outer nodes replaced by `outer`.
 
@@ -288,25 +275,3 @@ def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
         outer = {n: new for n, new in outer.items() if renamed.isdisjoint(n.vars)}
     done = remade(block.results, {**outer, **{p: p for p in block.params}})
     return Block(block.params, [done[r] for r in block.results])
-
-
-def substitute_sizes(func: Func, values: Mapping[str, int]) -> Func:
-    """The same function with size symbols replaced by numbers, in types and attributes."""
-    return Func(func.name, _substitute(func.body, values, {}), func.level)
-
-
-def _substitute(block: Block, values: Mapping[str, int], mapping: dict[Node, Node]) -> Block:
-    if not block.is_open:
-        mapping = {}
-    for p in block.params:
-        attrs = {k: substitute_attr(v, values) for k, v in p.attrs.items()}
-        mapping[p] = Node(p.op, (), attrs, substitute_type(p.type, values))
-    for node in block.nodes:
-        blocks = [_substitute(b, values, mapping) for b in node.blocks]
-        args = [mapping[a] for a in node.args]
-        attrs = {k: substitute_attr(v, values) for k, v in node.attrs.items()}
-        if node.op == "size" and isinstance(attrs["value"], int):
-            mapping[node] = constant(attrs["value"], node.dtype)
-        else:
-            mapping[node] = Node(node.op, args, attrs, substitute_type(node.type, values), blocks)
-    return remade_block(block, mapping)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
+from stack.ir.func import Func
 from stack.ir.kernel_ops import iterations
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.ops import lookup, rule_of
 from stack.ir.relation import axis_sizes
 from stack.ir.traits import (

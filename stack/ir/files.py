@@ -19,7 +19,8 @@ import numpy as np
 
 from stack.errors import ParseError, UsageError
 from stack.ir.data import INLINE_ELEMENTS, Data
-from stack.ir.node import Func, walk
+from stack.ir.func import Func
+from stack.ir.node import walk
 from stack.ir.parser import parse
 from stack.ir.untrusted_files import open_file, read_text
 

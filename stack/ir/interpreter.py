@@ -9,29 +9,21 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.ir.data import round_bf16
-from stack.ir.dim import INF, Dim, Expr, Symbol, equal, substitute, symbols
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.ops import lookup
 from stack.ir.printer import print_node
+from stack.ir.sizes import sizes_of, substitute_sizes
 from stack.ir.space import Array, ArraySpace, NumpySpace
-from stack.ir.types import BF16, LONG_NAMES, TensorType, TupleType, type_symbols
+from stack.ir.types import BF16, LONG_NAMES, TensorType, TupleType
 
 Observe = Callable[[Node, Array, Sequence[Array]], None]  # a node, its value, those of its operands
 
 
-def interpret(func: Func, *arrays: Any) -> Any:
-    """Evaluates a function on NumPy arrays, checked against the parameter types.
-
-    bf16 values are float32 arrays that hold bf16 values (ml_dtypes arrays are accepted too). Size
-    symbols are bound from the shapes of the arguments. Returns one array, or a tuple.
-
-    Raises:
-        TypeError: wrong number of arguments, or an element type that differs from the parameter's.
-        ValueError: a shape that differs from the parameter's.
-    """
+def interpret(name: str, body: Block, arrays: Sequence[Any]) -> Any:
+    """Evaluates the body of a function on NumPy arrays; see `Func.interpret`."""
     args = [np.asarray(a) for a in arrays]
-    values = bind_shapes(func, [a.shape for a in args])
-    bound = func.bind(values) if values else func
+    values = sizes_of(name, body.params, [a.shape for a in args])
+    bound = substitute_sizes(body, values) if values else body
     ready: list[Array] = []
     for p, a in zip(bound.params, args, strict=True):
         if p.dtype is BF16 and a.dtype.name in ("bfloat16", "float32"):
@@ -42,62 +34,8 @@ def interpret(func: Func, *arrays: Any) -> Any:
             ready.append(np.ascontiguousarray(a).view(p.dtype.numpy).reshape(a.shape))
         else:
             raise TypeError(f"argument %{p.attrs['name']} is {p.type}, got {a.dtype.name} values")
-    results = evaluate(bound.body, ready, NumpySpace())
+    results = evaluate(bound, ready, NumpySpace())
     return results[0] if len(results) == 1 else results
-
-
-def bind_shapes(func: Func, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Values of size symbols from argument shapes; checks every shape.
-
-    Raises TypeError or ValueError, which name the argument.
-    """
-    if len(shapes) != len(func.params):
-        names = ", ".join(str(p.attrs["name"]) for p in func.params)
-        count = len(func.params)
-        raise TypeError(f"@{func.name} takes {count} arguments ({names}), got {len(shapes)}")
-    values: dict[str, int] = {}
-    for p, shape in zip(func.params, shapes, strict=True):
-        if len(shape) != p.tensor.rank:
-            raise _misfit(p, shape)
-        for dim, size in zip(p.shape, shape, strict=True):
-            solved = _solve(dim, int(size))
-            if solved is not None:
-                values.setdefault(*solved)
-    for p, shape in zip(func.params, shapes, strict=True):
-        for dim, size in zip(p.shape, shape, strict=True):
-            if equal(substitute(dim, values), int(size)) is not True:
-                raise _misfit(p, shape)
-            for s in symbols(dim):
-                if not s.low <= values[s.name] <= s.high or values[s.name] % s.multiple:
-                    raise _misfit(p, shape)
-    return values
-
-
-def _misfit(p: Node, shape: Sequence[int]) -> ValueError:
-    ranges: list[str] = []
-    for s in sorted(type_symbols(p.type), key=str):
-        low = "" if s.low == -INF else s.low
-        high = "" if s.high == INF else s.high
-        multiple = f", a multiple of {s.multiple}" if s.multiple != 1 else ""
-        ranges.append(f"{s.name} in {low}..{high}{multiple}")
-    where = f" with {', '.join(ranges)}" if ranges else ""
-    return ValueError(f"argument %{p.attrs['name']} is {p.type}{where}, got shape {list(shape)}")
-
-
-def _solve(dim: Dim, size: int) -> tuple[str, int] | None:
-    """Solves `dim = size` for the one symbol of the size expression `dim`. Returns the symbol's
-    name and value; None unless `dim` is linear in exactly one symbol.
-    """
-    rest = size
-    factor: tuple[str, int] | None = None
-    for monomial, coefficient in dim.terms if isinstance(dim, Expr) else ():
-        if not monomial:
-            rest -= coefficient
-        elif factor is None and len(monomial) == 1 and isinstance(monomial[0], Symbol):
-            factor = monomial[0].name, coefficient
-        else:
-            return None
-    return (factor[0], rest // factor[1]) if factor is not None else None
 
 
 def evaluate(

@@ -17,7 +17,7 @@ from stack.ir.builder import make, param
 from stack.ir.data import Data
 from stack.ir.group_flow import GroupFlow
 from stack.ir.interpreter import interpret
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_alias, is_elementwise, is_number
 from stack.ir.types import F64, TensorType
 
@@ -117,5 +117,5 @@ def _sampled(flow: GroupFlow, start: Node, end: Node) -> Array | None:
     result = remake(end)
     if result is None or result.type != grid:
         return None
-    found: Array = interpret(Func("f", Block([x], [result])), GRID)
+    found: Array = interpret("f", Block([x], [result]), [GRID])
     return found

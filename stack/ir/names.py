@@ -1,16 +1,6 @@
-"""Names of values: which nodes have one, and how names stay unique and parseable."""
+"""Names of values: how they stay unique and parseable."""
 
 from __future__ import annotations
-
-from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
-
-from stack.ir.data import Data
-from stack.ir.types import TensorType
-
-if TYPE_CHECKING:
-    from stack.ir.node import Block, Node
 
 
 def legal_name(hint: str) -> str:
@@ -29,43 +19,3 @@ def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
         name = f"{hint}_{counts[hint]}"
     taken.add(name)
     return name
-
-
-def is_inline(node: Node) -> bool:
-    """True if a node prints inside its users instead of on its own line: scalar constants."""
-    if node.op != "const" or not isinstance(node.type, TensorType):
-        return False
-    value = node.attrs.get("value")
-    is_scalar = node.type.rank == 0 and node.type.space == "value"
-    return is_scalar and isinstance(value, Data) and value.shape == ()
-
-
-def own_names(block: Block) -> list[Node]:
-    """Returns the nodes that need a name in the text of a closed block: those of the block and of
-    its open blocks, without parameters and scalar constants.
-    """
-    found: dict[Node, None] = {}
-    pending = deque([block])
-    while pending:
-        for node in pending.popleft().nodes:
-            if node.op != "param" and not (node.op == "const" and is_inline(node)):
-                found[node] = None  # two loops may contain the same node
-            if node.blocks:
-                pending.extend(b for b in node.blocks if b.is_open)
-    return list(found)
-
-
-def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
-    """A unique name for every node of a closed block, derived from its hint or its op."""
-    nodes = own_names(block)
-    taken = {str(p.attrs["name"]) for p in block.params}
-    taken.update(_variables(nodes))
-    counts: dict[str, int] = {}
-    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
-
-
-def _variables(nodes: Iterable[Node]) -> Iterable[str]:
-    for node in nodes:
-        for block in node.blocks:
-            if block.is_open:
-                yield from (str(v.attrs["name"]) for v in block.params)

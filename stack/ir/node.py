@@ -1,4 +1,4 @@
-"""Nodes, blocks and functions. All are immutable and interned.
+"""Nodes and blocks. All are immutable and interned.
 
 Two nodes with the same op, operands, attributes, type and blocks are the same object, so common
 subexpressions are shared by construction. Names and source lines are not part of a node: each
@@ -7,31 +7,28 @@ closed block keeps them in a table, which the engine carries through rewrites.
 
 from __future__ import annotations
 
-import html
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from stack.ir.data import Data
-from stack.ir.dim import Dim, Expr, Symbol, substitute, symbols
+from stack.ir.dim import Dim, Expr, Symbol, symbols
 from stack.ir.mesh import Mesh
-from stack.ir.names import is_inline, legal_name, name_table, own_names, unique_name
+from stack.ir.names import legal_name, unique_name
 from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
 
 __all__ = [
     "Block",
-    "Func",
     "Node",
     "deps",
     "is_inline",
     "own_names",
     "plain_attr",
-    "substitute_attr",
-    "substitute_type",
+    "remade_block",
     "topological",
     "unique_name",
     "walk",
@@ -42,7 +39,6 @@ Attr = Any
 
 _NODES: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
 _BLOCKS: weakref.WeakValueDictionary[tuple[Any, ...], Block] = weakref.WeakValueDictionary()
-_FUNCS: weakref.WeakValueDictionary[tuple[Any, ...], Func] = weakref.WeakValueDictionary()
 
 _EMPTY: frozenset[Node] = frozenset()
 _PLAIN = (int, str, bool, type(None), Expr, Data, DType)
@@ -82,7 +78,7 @@ def plain_attr(name: str, value: object) -> Attr:
     raise TypeError(f"attribute {name!r} has no text form: {value!r}")
 
 
-class _Interned:
+class Interned:
     """Base of interned objects, of which equal ones are the same object. Copying returns the object
     itself. Pickling raises TypeError: functions are saved as text by `stack.ir.files`.
     """
@@ -99,7 +95,7 @@ class _Interned:
         raise TypeError(f"{type(self).__name__} is not pickled; save it with stack.ir.files")
 
 
-class Node(_Interned):
+class Node(Interned):
     """One operation with its operands. Make nodes with a `Builder`, which infers the type."""
 
     __slots__ = (
@@ -249,7 +245,16 @@ def by_distance(roots: Iterable[Node]) -> list[Node]:
     return sorted(roots, key=distance.__getitem__)
 
 
-class Block(_Interned):
+def is_inline(node: Node) -> bool:
+    """True if a node prints inside its users instead of on its own line: scalar constants."""
+    if node.op != "const" or not isinstance(node.type, TensorType):
+        return False
+    value = node.attrs.get("value")
+    is_scalar = node.type.rank == 0 and node.type.space == "value"
+    return is_scalar and isinstance(value, Data) and value.shape == ()
+
+
+class Block(Interned):
     """Parameters and results, with the names and source lines of the nodes between them.
 
     A closed block (its parameters are `param` nodes) sees nothing outside. An open block (its
@@ -336,8 +341,10 @@ class Block(_Interned):
         return tuple(found)
 
     @cached_property
-    def symbols(self) -> frozenset[Symbol]:
-        """Size symbols in the types and attributes of its nodes, including nested blocks."""
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Size symbols in the types and attributes of its nodes, including nested blocks, by
+        name.
+        """
         found: set[Symbol] = set()
         for node in (*self.params, *self.nodes):
             found |= type_symbols(node.type)
@@ -345,28 +352,73 @@ class Block(_Interned):
                 if isinstance(value, tuple | Expr):
                     found |= _attr_symbols(value)
             for block in node.blocks:
-                found |= block.symbols
-        return frozenset(found)
+                found.update(block.symbols)
+        return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
     @cached_property
-    def meshes(self) -> frozenset[Mesh]:
-        """Meshes in the types of its nodes, including nested blocks."""
+    def meshes(self) -> tuple[Mesh, ...]:
+        """Meshes in the types of its nodes, including nested blocks, sorted by text."""
         found: set[Mesh] = set()
         for node in (*self.params, *self.nodes):
             if node.type.sharding:
                 found.update(t.sharding.mesh for t in node.types if t.sharding is not None)
             for block in node.blocks:
-                found |= block.meshes
-        return frozenset(found)
+                found.update(block.meshes)
+        return tuple(sorted(found, key=str))
 
     @property
     def type(self) -> tuple[Type, ...]:
         return tuple(r.type for r in self.results)
 
 
+def own_names(block: Block) -> list[Node]:
+    """Returns the nodes that need a name in the text of a closed block: those of the block and of
+    its open blocks, without parameters and scalar constants.
+    """
+    found: dict[Node, None] = {}
+    pending = deque([block])
+    while pending:
+        for node in pending.popleft().nodes:
+            if node.op != "param" and not (node.op == "const" and is_inline(node)):
+                found[node] = None  # two loops may contain the same node
+            if node.blocks:
+                pending.extend(b for b in node.blocks if b.is_open)
+    return list(found)
+
+
+def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
+    """A unique name for every node of a closed block, derived from its hint or its op."""
+    nodes = own_names(block)
+    taken = {str(p.attrs["name"]) for p in block.params}
+    taken.update(_variables(nodes))
+    counts: dict[str, int] = {}
+    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
+
+
+def _variables(nodes: Iterable[Node]) -> Iterable[str]:
+    for node in nodes:
+        for block in node.blocks:
+            if block.is_open:
+                yield from (str(v.attrs["name"]) for v in block.params)
+
+
 def _in_order(lines: tuple[str, ...]) -> tuple[str, ...]:
     """Source lines sorted, each once."""
     return tuple(sorted(set(lines))) if len(lines) > 1 else tuple(lines)
+
+
+def remade_block(
+    block: Block, done: Mapping[Node, Node], params: Iterable[Node] | None = None
+) -> Block:
+    """Rebuilds a block whose old nodes `done` maps to new nodes. The new nodes keep names and
+    source lines.
+
+    `params`: the new parameters, if they are not those of `done`.
+    """
+    names = {done[n]: name for n, name in block.names.items() if n in done}
+    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
+    own = [done[p] for p in block.params] if params is None else params
+    return Block([*own], [done[r] for r in block.results], names, locs)
 
 
 def walk(block: Block) -> Iterable[tuple[Block, Node]]:
@@ -383,92 +435,7 @@ def walk(block: Block) -> Iterable[tuple[Block, Node]]:
             pending.extend(node.blocks)
 
 
-class Func(_Interned):
-    """A named closed block at one level ("tensor", "tile" or "loop")."""
-
-    __slots__ = ("__dict__", "__weakref__", "body", "level", "name")
-
-    name: str
-    level: str
-    body: Block
-
-    def __new__(cls, name: str, body: Block, level: str = "tensor") -> Func:
-        name = legal_name(name)
-        key = (name, level, body)
-        found = _FUNCS.get(key)
-        if found is not None:
-            return found
-        self = object.__new__(cls)
-        self.name = name
-        self.level = level
-        self.body = body
-        return _FUNCS.setdefault(key, self)
-
-    @property
-    def params(self) -> tuple[Node, ...]:
-        return self.body.params
-
-    @property
-    def results(self) -> tuple[Node, ...]:
-        return self.body.results
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the body, operands first."""
-        return self.body.nodes
-
-    def __str__(self) -> str:
-        from stack.ir.printer import print_func
-
-        return print_func(self)
-
-    def __repr__(self) -> str:
-        return f"<Func {self.name} at {self.level}: {len(self.nodes)} nodes>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
-    def interpret(self, *arrays: Any) -> Any:
-        """Run in the reference interpreter on NumPy arrays; one array, or a tuple of them."""
-        from stack.ir.interpreter import interpret
-
-        return interpret(self, *arrays)
-
-    @cached_property
-    def symbols(self) -> tuple[Symbol, ...]:
-        """Size symbols that the function is generic over, by name."""
-        return tuple(sorted(self.body.symbols, key=lambda s: (s.name, s.low, s.high, s.multiple)))
-
-    @cached_property
-    def meshes(self) -> tuple[Mesh, ...]:
-        """Meshes that occur in the types of the function, sorted by text."""
-        return tuple(sorted(self.body.meshes, key=str))
-
-    def bind(self, values: Mapping[str, int]) -> Func:
-        """The same function with size symbols replaced by numbers."""
-        from stack.ir.builder import substitute_sizes
-
-        return substitute_sizes(self, values)
-
-
 def _attr_symbols(value: Attr) -> set[Symbol]:
     if isinstance(value, tuple):
         return {s for v in cast("tuple[Any]", value) for s in _attr_symbols(v)}
     return symbols(value) if isinstance(value, Expr) else set()
-
-
-def substitute_type(type_: Type, values: Mapping[str, Dim]) -> Type:
-    """A type with size symbols replaced."""
-    if isinstance(type_, TupleType):
-        items = tuple(
-            replace(t, shape=tuple(substitute(d, values) for d in t.shape)) for t in type_.items
-        )
-        return TupleType(items)
-    return replace(type_, shape=tuple(substitute(d, values) for d in type_.shape))
-
-
-def substitute_attr(value: Attr, values: Mapping[str, Dim]) -> Attr:
-    """An attribute with size symbols replaced."""
-    if isinstance(value, tuple):
-        return tuple(substitute_attr(v, values) for v in cast("tuple[Any]", value))
-    return substitute(value, values) if isinstance(value, Expr) else value

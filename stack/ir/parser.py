@@ -11,8 +11,9 @@ import numpy as np
 from stack.errors import RuleError
 from stack.ir.data import Data
 from stack.ir.dim import INF, symbol
+from stack.ir.func import Func
 from stack.ir.lexer import fail_at
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.ops import LEVELS, infer_type, lookup
 from stack.ir.types import I64, TensorType, Type
 from stack.ir.value_parser import ValueParser

@@ -1,4 +1,4 @@
-"""Prints IR as text, losslessly: `parse(print_func(f)) is f`."""
+"""Prints IR as text, losslessly: `parse(str(f)) is f`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from stack.ir.data import Data, scalar_text
 from stack.ir.dim import INF
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node, is_inline
 from stack.ir.types import I64, DType
 
 
@@ -29,24 +28,24 @@ def attr_text(value: Any) -> str:
     return str(value)
 
 
-def _head_text(func: Func) -> str:
+def _head_text(body: Block) -> str:
     parts: list[str] = []
-    for s in func.symbols:
+    for s in body.symbols:
         low = "" if s.low == -INF else s.low
         high = "" if s.high == INF else s.high
         multiple = f" % {s.multiple}" if s.multiple != 1 else ""
         parts.append(f"{s.name} in {low}..{high}{multiple}")
-    parts.extend(f"@{mesh}" for mesh in func.meshes)
+    parts.extend(f"@{mesh}" for mesh in body.meshes)
     return f"<{', '.join(parts)}>" if parts else ""
 
 
-def print_func(func: Func) -> str:
-    """The whole function as text, ending in a newline."""
+def print_function(name: str, body: Block, level: str) -> str:
+    """A whole function as text, ending in a newline."""
     printer = _Printer()
-    head = f"func @{func.name}{_head_text(func)}"
-    types = ", ".join(str(r.type) for r in func.results)
-    lines = [f"{head}({printer.params(func.body)}) -> ({types}) at {func.level} {{"]
-    lines.extend(printer.body(func.body, func.body, 1))
+    head = f"func @{name}{_head_text(body)}"
+    types = ", ".join(str(r.type) for r in body.results)
+    lines = [f"{head}({printer.params(body)}) -> ({types}) at {level} {{"]
+    lines.extend(printer.body(body, body, 1))
     lines.append("}")
     return "\n".join(lines) + "\n"
 

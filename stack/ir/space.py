@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
 from stack.ir.axes import LETTERS, Rule, parse_rule
 from stack.ir.bounds import check_index
@@ -66,8 +67,6 @@ class NumpySpace(ArraySpace):
 
     def op_opaque(self, node: Node, *args: Array) -> Array | tuple[Array, ...]:
         """Calls the framework that the target names (`jax:fft`) on storage arrays."""
-        import stack.plugins as plugins
-
         target = str(node.attrs["target"])
         frontend = plugins.load("stack.frontends", target.partition(":")[0])
         storage = [encode(x, a.dtype) for x, a in zip(args, node.args, strict=True)]

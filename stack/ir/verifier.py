@@ -5,8 +5,9 @@ from __future__ import annotations
 from stack.errors import RuleError, VerifyError
 from stack.ir.bounds import LARGEST_LOCAL, Bounds
 from stack.ir.equivalence import cached_by_class, facts_of
+from stack.ir.func import Func
 from stack.ir.lexer import MAX_NESTING
-from stack.ir.node import Block, Func, Node, deps
+from stack.ir.node import Block, Node, deps
 from stack.ir.ops import LEVELS, OPS, OpDef, infer_type
 from stack.ir.printer import print_node
 from stack.ir.tile_contract import breaches

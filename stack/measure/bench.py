@@ -26,9 +26,10 @@ from stack.measure.roofline import (
 from stack.measure.suite import Case
 from stack.measure.systems import BenchProgram, Say, System, capture_program
 from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio
-from stack.run.compile import DEFAULT_BACKEND, find_frontend
+from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import versions
 from stack.run.specs import parse_backends
+from stack.run.trace import find_frontend
 
 SCHEMA = "stack.bench/1"
 COLUMNS = (

@@ -90,7 +90,7 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
     Raises StackError if the compiler fails or does not take programs of the framework.
     """
     from stack.explore.target import ExampleCall, resolve
-    from stack.run.compile import find_frontend
+    from stack.run.trace import find_frontend
 
     target = resolve(request["spec"], request["frontend"], options=options)
     assert isinstance(target, ExampleCall)

@@ -14,7 +14,7 @@ from stack.errors import StackError
 from stack.explore.inventory import machine
 from stack.explore.table import number, scaled, table
 from stack.explore.terminal import Loud, filled, ratio_cell
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
@@ -282,14 +282,14 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
     return table([*head, "peak", "error", "vs eager"], rows, drop=drop)
 
 
-def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
+def ratio_text(own: dict[str, Any] | None, row: dict[str, Any], is_race: bool = True) -> str:
     """Formats the time of a row relative to ours: median and quartiles over rounds, and if noisy.
 
-    Returns "-" if one of the two rows has no time.
+    Returns "-" if one of the two rows has no time. A lost race has to be noticed.
     """
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
-    return ratio_cell(str(ratio(own["rounds_ms"], row["rounds_ms"])))
+    return ratio_cell(str(ratio(own["rounds_ms"], row["rounds_ms"])), is_race)
 
 
 def _error_text(value: float | None) -> str:

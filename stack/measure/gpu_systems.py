@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import stack.plugins as plugins
+from stack.compiled_callable import compile
 from stack.errors import StackError, UsageError
 from stack.measure.gpu_program import GpuProgram, Rival
 from stack.run.backend import Backend, Executable
-from stack.run.compile import find_backend, find_frontend, lower
-from stack.run.compiled_callable import compile
+from stack.run.compile import find_backend, lower
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of
+from stack.run.trace import find_frontend
 
 RIVALS = "rivals"
 PART = 1 << 26  # elements of a result that are compared at once

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.explore.table import table
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.systems import System
 from stack.run.backend import Kernel
 

@@ -11,7 +11,7 @@ from stack.explore.dump import intensity
 from stack.explore.kernel_rows import kernel_rows
 from stack.explore.table import scaled
 from stack.explore.terminal import filled
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.roofline import Ceilings, matmul_flops
 from stack.measure.timing import Timing
 from stack.run.backend import Executable, Kernel

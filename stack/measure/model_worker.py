@@ -33,8 +33,8 @@ from stack.measure.roofline import least_bytes, matmul_flops
 from stack.measure.runners import silence_stdout
 from stack.measure.systems import first_line
 from stack.measure.timing import Timing, interleave
-from stack.run.compile import find_frontend
 from stack.run.frontend import Captured
+from stack.run.trace import find_frontend
 
 Tell = Callable[[dict[str, Any]], None]
 Entry = dict[str, Any]

@@ -14,9 +14,10 @@ from typing import Any, cast
 import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.explore.table import table
+from stack.ir.func import Func
 from stack.ir.mesh import size_of
 from stack.ir.mesh_ops import group_of, halo_messages, traffic
-from stack.ir.node import Func, Node, walk
+from stack.ir.node import Node, walk
 from stack.rewrite import Pipeline
 from stack.run.partitioner import COLLECTIVES, Collective, Partition, Partitioner, partition_of
 

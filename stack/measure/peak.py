@@ -12,7 +12,7 @@ import numpy as np
 
 import stack.plugins as plugins
 from stack.errors import StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.run.backend import Backend
 

@@ -1,4 +1,4 @@
-"""Plots of a bench: our times relative to all others, one panel per row."""
+"""Plots of a bench, one panel per row, and of the landscape of fusings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stack.errors import UsageError
+from stack.explore.convex_cuts import Histogram
 from stack.measure.bench import Row, by_case
 from stack.measure.roofline import Ceilings
 from stack.releases import install_hint
@@ -21,13 +22,17 @@ def plot_all(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | P
     A name without suffix writes svg and png. Raises UsageError if matplotlib is missing or does not
     support the format.
     """
-    path = Path(path)
-    names = [path] if path.suffix else [path.with_suffix(s) for s in (".svg", ".png")]
-    for name in names:
+    for name in files_of(path):
         plot_bench(rows, device, name)
         if any(_work(r) for r in rows):
             roof = name.with_stem(f"{name.stem}-roofline")
             plot_roofline(rows, device, ceilings, roof)
+
+
+def files_of(path: str | Path) -> list[Path]:
+    """Returns the files to plot to: svg and png for a name without suffix."""
+    path = Path(path)
+    return [path] if path.suffix else [path.with_suffix(s) for s in (".svg", ".png")]
 
 
 def _library() -> Any:
@@ -151,3 +156,41 @@ def plot_parts(bars: Mapping[str, Sequence[float]], parts: Sequence[str], path: 
     axis.set_xlabel("% of the time")
     axis.legend(fontsize=7)
     _save(figure, path)
+
+
+def plot_landscape(
+    histogram: Histogram, marks: Mapping[str, float], title: str, path: str | Path
+) -> None:
+    """Plots the number of fusings by predicted cost, relative to the lowest cost of `marks`.
+
+    `marks` are the costs of single fusings by name. A path without suffix writes svg and png.
+    Raises UsageError if matplotlib is missing or does not support the format.
+    """
+    library = _library()
+    low = min(marks.values())
+    pairs = zip(histogram.costs / low, histogram.counts, strict=True)
+    known = [(float(c), float(n)) for c, n in pairs if n >= 1]
+    right = max(c for c, _ in known) * 0.6 + 0.4  # names of marks past it are left of them
+    for name in files_of(path):
+        figure, axis = library.subplots(figsize=(8, 4.5), layout="constrained")
+        axis.vlines(*zip(*((c, 0.5, n) for c, n in known)), color=THEIRS, linewidth=1.5)
+        axis.set_yscale("log")
+        for place, (mark, cost) in enumerate(marks.items()):
+            color = OURS if place == 0 else "#222222"
+            axis.axvline(
+                cost / low, color=color, linewidth=1, linestyle=("-", "--", ":")[place % 3]
+            )
+            axis.annotate(
+                mark,
+                (cost / low, 0.97 - 0.06 * place),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4 if cost / low > right else 4, 0),
+                ha="right" if cost / low > right else "left",
+                textcoords="offset points",
+                color=color,
+                fontsize=8,
+            )
+        axis.set_xlabel("predicted cost, relative to the best fusing")
+        axis.set_ylabel("legal fusings")
+        axis.set_title(title, fontsize=9)
+        _save(figure, name)

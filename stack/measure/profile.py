@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stack.compiled_callable import Compiled
 from stack.errors import StackError
 from stack.explore.lowering import (
     Settings,
@@ -25,7 +26,6 @@ from stack.measure.systems import BenchProgram, Say, program_of
 from stack.measure.timing import Timing
 from stack.phases import phase
 from stack.run.backend import Executable
-from stack.run.compiled_callable import Compiled
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 

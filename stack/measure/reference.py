@@ -9,7 +9,7 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.hosted.nodes import check_calls
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.types import BF16, DType, TensorType
 from stack.rewrite.check import as_list, relative_error
 from stack.rewrite.pipeline import Pipeline

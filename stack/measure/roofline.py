@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from stack.ir.cost import cost, func_cost
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 from stack.measure.peak import fma_peak
 from stack.processors import usable_processors

@@ -20,7 +20,7 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.ir.files import save_constants
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.timing import repeat
 from stack.run.backend import Executable, Kernel
 from stack.run.frontend import Captured, Frontend

@@ -13,8 +13,8 @@ from stack.explore.lowering import Settings, capture
 from stack.explore.table import table
 from stack.explore.target import ExampleCall, resolve
 from stack.explore.terminal import filled
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.ir.space import NumpySpace
 from stack.measure.partitions import Row, kib, ours, peer_row
 from stack.measure.systems import Say

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 import stack.plugins as plugins
+from stack.compiled_callable import compile
 from stack.errors import BackendMissing, StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.caches import fresh_caches
 from stack.measure.roofline import memory_elements
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
-from stack.run.compiled_callable import compile
 from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run
@@ -107,7 +107,8 @@ def own_system(
     """
     captured, frontend = program.captured, program.frontend
     if not frontend.accepts(captured.original, captured.args):
-        return _own_text(program, backend, passes, target, options)
+        with fresh_caches():
+            return graph_system(program, backend, passes, target, options)
     with fresh_caches():
         start = time.perf_counter()
         compiled = compile(
@@ -128,22 +129,20 @@ def own_system(
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 
-def _own_text(
+def graph_system(
     program: BenchProgram,
     backend: str | None,
     passes: str,
     target: str,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> System:
-    with fresh_caches():
-        start = time.perf_counter()
-        captured, frontend = program.captured, program.frontend
-        graph = CompiledGraph(
-            captured, frontend, backend, passes, options=dict(options), label=target
-        )
-        runner = LocalRunner(graph.executable_for(program.storage), program.storage)
-        runner.run(1)
-        taken = time.perf_counter() - start
+    """Compiles the captured function itself, which is called on storage arrays, as peers are."""
+    start = time.perf_counter()
+    captured, frontend = program.captured, program.frontend
+    graph = CompiledGraph(captured, frontend, backend, passes, options=dict(options), label=target)
+    runner = LocalRunner(graph.executable_for(program.storage), program.storage)
+    runner.run(1)
+    taken = time.perf_counter() - start
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 

@@ -11,7 +11,7 @@ from stack.explore.in_memory_run import held
 from stack.explore.provenance import places
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import KernelSteps, steps_of
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.compare import Comparison
 from stack.measure.roofline import Ceilings
 from stack.measure.timing import Timing

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 
 from stack.explore.diff import without_lines
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.report.content import GROUPS, Report, StageView
 from stack.report.markup import Html, escaped, tag
 

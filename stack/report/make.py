@@ -19,7 +19,7 @@ from stack.explore.lowering import (
 from stack.explore.target import CommandTarget
 from stack.explore.value_errors import value_errors
 from stack.imports import function_of
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.measure.compare import Comparison
 from stack.measure.kernels import widest_dtype
 from stack.measure.profile import profile, profile_of

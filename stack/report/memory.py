@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.explore.table import scaled
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_group, is_item, maker, place_of
 from stack.ir.types import TensorType, TupleType
 from stack.report.drawing import line, rect, svg, text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack.errors import StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.rewrite.log import Fuel, Log, Rewrite
 from stack.rewrite.passes import Pass
 from stack.target import Target

@@ -75,16 +75,20 @@ def relative_error(want: np.ndarray, have: np.ndarray, dtype: DType) -> float:
     """Like `difference`, but accepts arrays whose element types differ in precision."""
     if want.shape != have.shape:
         return math.inf
+    return float(errors(want, have, dtype, by_element=False).max(initial=0))
+
+
+def errors(want: np.ndarray, have: np.ndarray, dtype: DType, by_element: bool = True) -> np.ndarray:
+    """Returns the error of each element, relative to its own value: the `relative_error` that it
+    would have alone. Without `by_element`, relative to the largest finite value of all.
+    """
     if dtype.kind not in "fc":
-        return 0.0 if np.array_equal(want, have) else math.inf
+        return np.where(want == have, 0.0, math.inf)
     want, have = _wide(want, dtype), _wide(have, dtype)
-    finite, same = np.isfinite(want), _same(want, have)
-    if not np.all(same | (finite & np.isfinite(have))):
-        return math.inf
-    if not finite.any():
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        return float(np.abs(np.where(same, 0, want - have)).max()) / _scale(want)
+    same, finite = _same(want, have), np.isfinite(want) & np.isfinite(have)
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(np.where(same, 0, want - have)) / _scale(want, by_element)
+    return np.where(same | finite, off, math.inf)
 
 
 def is_ill_conditioned(want: np.ndarray, exact: np.ndarray, dtype: DType) -> np.ndarray:
@@ -93,12 +97,13 @@ def is_ill_conditioned(want: np.ndarray, exact: np.ndarray, dtype: DType) -> np.
     """
     want, exact = _wide(want, dtype), _wide(exact, dtype)
     with np.errstate(invalid="ignore"):
-        near = np.abs(want - exact) <= TOLERANCE.get(dtype.name, 0.0) * _scale(want)
+        near = np.abs(want - exact) <= TOLERANCE.get(dtype.name, 0.0) * _scale(want, False)
     return ~(_same(want, exact) | near)
 
 
 def _wide(array: np.ndarray, dtype: DType) -> np.ndarray:
-    return array.astype(np.complex128 if dtype.kind == "c" else np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling nan, as a bitcast makes
+        return array.astype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def _same(want: np.ndarray, have: np.ndarray) -> np.ndarray:
@@ -106,9 +111,11 @@ def _same(want: np.ndarray, have: np.ndarray) -> np.ndarray:
         return (np.isnan(want) & np.isnan(have)) | (want == have)
 
 
-def _scale(want: np.ndarray) -> float:
-    finite = np.isfinite(want)
-    return max(float(np.abs(want[finite]).max(initial=0)), 1e-30)
+def _scale(want: np.ndarray, by_element: bool) -> np.ndarray:
+    """Returns what errors are relative to: the size of each element, or the largest of them."""
+    with np.errstate(invalid="ignore"):
+        sizes = np.where(np.isfinite(want), np.abs(want), 0)
+    return np.maximum(sizes if by_element else sizes.max(initial=0), 1e-30)
 
 
 def as_list(results: Any) -> list[Any]:

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from stack.errors import RuleError, StackError, VerifyError
 from stack.ir.builder import Builder, remade
-from stack.ir.node import Block, Func, Node, deps
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, deps
 from stack.ir.printer import print_node
 from stack.rewrite.check import EXACT, Inexact
 from stack.rewrite.log import Lines, Log

@@ -254,10 +254,11 @@ class Grouping(Units):
             for source in self.reads[node]:
                 if source not in held:
                     inputs[source] = None
-        outputs = [n for n in members if self._is_needed(n, held, producer if copy else None)]
-        copied = set(merged.copied)
+        parts = (producer, consumer)
+        copied = {n for n in merged.copied if all(n in p.copied or n not in p.held for p in parts)}
         if copy:
             copied.update(producer.members)
+        outputs = [n for n in members if n not in copied and self._is_needed(n, held, parts)]
         return replace(
             merged,
             members=members,
@@ -268,14 +269,10 @@ class Grouping(Units):
             copied=frozenset(copied),
         )
 
-    def _is_needed(self, node: Node, held: set[Node], kept: Group | None) -> bool:
-        if kept is not None and node in kept.held:
-            return False
-        if any(
-            node in g.held and not held.issuperset(g.members) for g in self.groups.get(node, ())
-        ):
-            # another group computes it too, and provides it to the other readers
-            return False
+    def _is_needed(self, node: Node, held: set[Node], parts: tuple[Group, Group]) -> bool:
+        for group in self.groups.get(node, ()):
+            if node in group.held and node not in group.copied and group not in parts:
+                return False  # this group provides it to the other readers
         return node in self.needed or any(r not in held for r in self.readers.get(node, ()))
 
     def _judge(

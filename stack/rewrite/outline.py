@@ -7,7 +7,7 @@ and a backend compiles them once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stack.errors import StackError
 from stack.ir.builder import param
@@ -26,6 +26,29 @@ def outline(grouping: Grouping) -> Block:
     nodes in its body.
     """
     return _Outliner(grouping).block()
+
+
+def outlined(grouping: Grouping, group: Group) -> Node:
+    """Returns the `fusion` node of one group, which reads nodes of the block that is not grouped.
+
+    A single matmul that needs no fusion node is returned as it is.
+    """
+    if is_bare(group):
+        return group.members[0]
+    body = _Body(grouping, group)
+    return _fusion(group, body.block(grouping.block), body.inputs)
+
+
+def is_bare(group: Group) -> bool:
+    """True if a group is a single matmul that reads no operand through windows, so that it needs no
+    fusion node.
+    """
+    return group.members == group.dots and not any(map(in_windows, group.dots[0].args))
+
+
+def _fusion(group: Group, block: Block, args: Sequence[Node]) -> Node:
+    attrs = {"kind": group.kind, "name": group_name(group)}
+    return Node("fusion", args, attrs, result_type(block.type), (block,))
 
 
 class _Outliner:
@@ -54,13 +77,7 @@ class _Outliner:
 
     def _needs(self, node: Node) -> Iterable[Node]:
         group = self.home.get(node)
-        return node.args if group is None or self._is_bare(group) else self._body(group).inputs
-
-    def _is_bare(self, group: Group) -> bool:
-        """True if a group is a single matmul that reads no operand through windows, so that it
-        needs no fusion node.
-        """
-        return group.members == group.dots and not any(map(in_windows, group.dots[0].args))
+        return node.args if group is None or is_bare(group) else self._body(group).inputs
 
     def _make(self, root: Node) -> None:
         stack = [(root, False)]
@@ -78,7 +95,7 @@ class _Outliner:
                 stack.extend((n, False) for n in reversed(list(self._needs(node))))
                 continue
             group = self.home.get(node)
-            if group is None or self._is_bare(group):
+            if group is None or is_bare(group):
                 args = [self.done[a] for a in node.args]
                 new = node.rebuilt(args)
                 self._settle(node, new)
@@ -95,10 +112,7 @@ class _Outliner:
 
     def _fuse(self, group: Group) -> None:
         body = self._body(group)
-        block = body.block(self.old)
-        args = [self.done[a] for a in body.inputs]
-        attrs = {"kind": group.kind, "name": group_name(group)}
-        node = Node("fusion", args, attrs, result_type(block.type), (block,))
+        node = _fusion(group, body.block(self.old), [self.done[a] for a in body.inputs])
         lines = self.g.lines(body.nodes)
         if lines:
             merged = (*self.locs.get(node, ()), *lines)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from stack.errors import UsageError, unknown_name
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.rewrite.log import Log
 
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")

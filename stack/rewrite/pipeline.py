@@ -14,7 +14,7 @@ from stack.collector import held_back
 from stack.errors import UsageError, VerifyError, unknown_name
 from stack.frames import with_room
 from stack.imports import import_named, importable
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
 from stack.phases import phase

@@ -6,6 +6,7 @@ All commands that check passes, stages, steps and native code use it: `Pipeline.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.ir.streaming import TiledSpace
 from stack.rewrite.check import (
     EXACT,
     OWN,
+    TOLERANCE,
     Inexact,
     difference,
+    errors,
     is_ill_conditioned,
     relative_error,
 )
@@ -28,6 +31,7 @@ from stack.rewrite.inputs import GIVEN, inputs_of, kinds_for, sample_sizes
 from stack.rewrite.wide import widen, widen_dtype
 
 Arrays = Sequence[np.ndarray]
+ROUNDINGS = 3  # random signs of rounding errors that are tried
 REJECTED = (StackError, TypeError, ValueError, IndexError)  # the interpreter's errors
 
 
@@ -117,7 +121,7 @@ class Truth:
         usual = self.allowed.limit(dtype)
         if not exact or dtype.kind not in "fc":
             return usual
-        own = relative_error(exact[number], np.asarray(self.results[kind][number]), dtype)
+        own = relative_error(np.asarray(self.results[kind][number]), exact[number], dtype)
         return max(usual, OWN * own) if own < np.inf else usual
 
     def _judged(self, kind: str, number: int, found: Any) -> Any:
@@ -132,20 +136,54 @@ class Truth:
         if self._is_finite(kind):
             unsure |= ~np.isfinite(want)
         if exact:
-            with np.errstate(over="ignore"):  # an overflow of the result's own type is judged
-                rounded = np.asarray(exact[number]).astype(want.dtype)
-            unsure |= is_ill_conditioned(want, rounded, dtype)
+            unsure |= is_ill_conditioned(want, _narrowed(exact[number], want), dtype)
         return np.where(unsure, want, have)
+
+    def wrong_elements(self, kind: str, number: int, found: Any) -> np.ndarray:
+        """Returns a mask of the elements of a result that are wrong, if the function computes each
+        element from the input elements at its index alone, all of one shape.
+
+        Each element is judged alone: its error is relative to its own value, and may be larger
+        where rounding moves the program's own result more.
+        """
+        want, have = np.asarray(self.results[kind][number]), np.asarray(found)
+        dtype, allowed = self.func.results[number].dtype, self.allowed
+        off = errors(want, have, dtype)
+        wrong = off > allowed.limit(dtype)
+        if wrong.any() and dtype.kind in "fc":
+            own = self.own_errors(kind, number)
+            wrong &= np.isinf(off) | np.isinf(own) | (off > OWN * own)
+            if allowed.wider:
+                wrong &= own <= TOLERANCE.get(dtype.name, 0.0)
+                wrong &= np.isfinite(want) | ~self._finite_elements(kind)
+        return wrong & self._finite_elements(kind) if allowed.finite else wrong
+
+    def own_errors(self, kind: str, number: int) -> np.ndarray:
+        """Returns how far each element of a result is from its value in double precision, with and
+        without rounding errors of the program's own types, relative to the element.
+        """
+        want, dtype = np.asarray(self.results[kind][number]), self.func.results[number].dtype
+        own = np.zeros(want.shape)
+        for seed in (None, *range(ROUNDINGS)):
+            exact = self._exact(kind, None if seed is None else random.Random(seed))
+            if exact:
+                own = np.maximum(own, errors(want, _narrowed(exact[number], want), dtype))
+        return own
+
+    def _finite_elements(self, kind: str) -> np.ndarray:
+        """Returns a mask of the indices at which all inputs are finite; all have one shape."""
+        found = [np.isfinite(a) for a in self.inputs[kind] if a.dtype.kind in "fc"]
+        return np.logical_and.reduce(found) if found else np.asarray(True)
 
     def _is_finite(self, kind: str) -> bool:
         return all(np.isfinite(a).all() for a in self.inputs[kind] if a.dtype.kind in "fc")
 
-    def _exact(self, kind: str) -> list[Any]:
-        """The results in double precision; an empty list if an op has no meaning there or rejects
-        the inputs.
+    def _exact(self, kind: str, roundings: random.Random | None = None) -> list[Any]:
+        """The results in double precision, with `roundings` of the program's own types if given; an
+        empty list if an op has no meaning there or rejects the inputs.
         """
         try:
-            wide = widen(self.func)
+            wide = widen(self.func, roundings)
             types = [widen_dtype(p.dtype).numpy for p in wide.params]
             return interpreted(
                 wide, [a.astype(t) for a, t in zip(self.inputs[kind], types, strict=True)]
@@ -184,6 +222,14 @@ class Truth:
             said = f"{type(error).__name__}: {error}".splitlines()[0]
             return Verdict(stage, kind, np.inf, f"it cannot be interpreted: {said}")
         return Verdict(stage, kind, *self.error(kind, found))
+
+
+def _narrowed(exact: Any, want: np.ndarray) -> np.ndarray:
+    """Rounds a result in double precision to the type of the program's result; an overflow of that
+    type is judged.
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(exact).astype(want.dtype)
 
 
 def interpreted(func: Func, inputs: Arrays) -> list[Any]:

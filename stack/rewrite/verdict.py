@@ -7,13 +7,14 @@ from typing import Final, Literal
 
 from stack.ir.node import Node
 
-Reason = Literal["axes", "memory", "cycle", "limit", "idle", "rule"]
+Reason = Literal["axes", "memory", "cycle", "limit", "idle", "given", "rule"]
 REASONS: Final[dict[Reason, str]] = {
     "axes": "their loops have no common space",
     "memory": "one reads the other's result from memory",
     "cycle": "another path leads from one to the other",
     "limit": "the group would be larger than an option allows",
     "idle": "most of the machine would be idle",
+    "given": "no given group contains both",
     "rule": "a fusion rule refuses them, or no rule covers them",
 }
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
+
 from stack.errors import StackError, VerifyError
-from stack.ir.builder import remade_block
+from stack.ir.builder import constant
 from stack.ir.data import Data
-from stack.ir.node import Block, Func, Node
-from stack.ir.types import DTYPES, F64, DType, TupleType, Type
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, remade_block
+from stack.ir.traits import is_elementwise
+from stack.ir.types import BF16, DTYPES, F64, DType, TupleType, Type
 from stack.ir.verifier import verify
 
 C128 = DTYPES["c128"]
@@ -26,12 +32,16 @@ def widen_type(type_: Type) -> Type:
     return type_.with_dtype(widen_dtype(type_.dtype))
 
 
-def widen(func: Func) -> Func:
+def widen(func: Func, roundings: random.Random | None = None) -> Func:
     """Converts every float of a function to double precision; drops casts between floats.
+
+    Args:
+        roundings: multiplies each elementwise result by 1 plus or minus a rounding error of its own
+            type, with random signs: how far results then move is how far rounding may move them.
 
     Raises StackError for ops where this has no meaning: bit patterns of floats, framework calls.
     """
-    wide = Func(func.name, _block(func.body, {}), func.level)
+    wide = Func(func.name, _block(func.body, {}, roundings), func.level)
     try:
         verify(wide)
     except VerifyError as error:
@@ -39,16 +49,26 @@ def widen(func: Func) -> Func:
     return wide
 
 
-def _block(block: Block, known: dict[Node, Node]) -> Block:
+def _block(block: Block, known: dict[Node, Node], roundings: random.Random | None) -> Block:
     mapping = known if block.is_open else {}
     for p in block.params:
         mapping[p] = Node(p.op, (), p.attrs, widen_type(p.type))
     for node in block.nodes:
-        mapping[node] = _node(node, mapping)
+        made = _node(node, mapping, roundings)
+        mapping[node] = _rounded(made, node, roundings) if roundings else made
     return remade_block(block, mapping)
 
 
-def _node(node: Node, mapping: dict[Node, Node]) -> Node:
+def _rounded(made: Node, node: Node, roundings: random.Random) -> Node:
+    """Multiplies a result by 1 plus or minus the rounding error of its type in `node`."""
+    if isinstance(node.type, TupleType) or node.dtype.kind != "f" or not is_elementwise(node):
+        return made
+    unit = 2.0**-9 if node.dtype is BF16 else float(np.finfo(node.dtype.numpy).eps) / 2
+    factor = constant(1 + roundings.choice((-unit, unit)), F64)
+    return Node("mul", (made, factor), {}, made.type)
+
+
+def _node(node: Node, mapping: dict[Node, Node], roundings: random.Random | None) -> Node:
     args = tuple(mapping[a] for a in node.args)
     type_ = widen_type(node.type)
     if node.op == "const":
@@ -60,7 +80,7 @@ def _node(node: Node, mapping: dict[Node, Node]) -> Node:
     if node.op == "cast" and type_ == args[0].type:
         return args[0]
     attrs = {k: widen_dtype(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
-    return Node(node.op, args, attrs, type_, [_block(b, mapping) for b in node.blocks])
+    return Node(node.op, args, attrs, type_, [_block(b, mapping, roundings) for b in node.blocks])
 
 
 def _has_floats(node: Node) -> bool:

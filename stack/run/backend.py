@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.run.foreign import ForeignSteps
 from stack.target import Target
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stack.hosted import Op
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.run.backend import AddressProgram, Direct

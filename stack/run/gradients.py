@@ -9,9 +9,11 @@ import numpy as np
 
 from stack.errors import UsageError
 from stack.ir.builder import constant
-from stack.ir.node import Block, Func, Node
-from stack.run.compile import DEFAULT_BACKEND, find_frontend
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
+from stack.run.compile import DEFAULT_BACKEND
 from stack.run.frontend import RECORD
+from stack.run.trace import find_frontend
 
 
 def gradients_of(fn: Any, args: Sequence[Any], frontend: str = "auto") -> Func:

@@ -11,8 +11,7 @@ import numpy as np
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.frames import with_room
-from stack.ir.interpreter import bind_shapes
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
@@ -213,7 +212,7 @@ class CompiledGraph:
         return () if self._is_fixed(ready) else self._sizes_of([a.shape for a in ready])
 
     def _sizes_of(self, shapes: Sequence[Sequence[int]]) -> Sizes:
-        return tuple(sorted(bind_shapes(self.func, shapes).items()))
+        return tuple(sorted(self.func.sizes(shapes).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
         """True if the program has no size symbols and the arguments have its shapes, so that no
@@ -271,7 +270,7 @@ class CompiledGraph:
     def _matched(self, args: Sequence[Any]) -> list[Any]:
         ready = self.ready(self.captured.flatten(*args))
         if not self._is_fixed(ready):
-            bind_shapes(self.func, [a.shape for a in ready])
+            self.func.sizes([a.shape for a in ready])
         return ready
 
     def execute(self, ready: list[Any], arrays: Sequence[Any] = ()) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.hosted import Op
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.types import BF16, DType, TensorType
 from stack.run.backend import AddressProgram

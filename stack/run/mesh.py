@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 
 from stack.errors import StackError, UsageError
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_space import MeshSpace, RankParts
-from stack.ir.node import Func
 from stack.ir.sharding import Sharding, part_held, part_start, replicated
 from stack.ir.types import TensorType
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stack.ir.func import Func
 from stack.ir.mesh_ops import sent_bytes
-from stack.ir.node import Func
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.errors import UsageError
-from stack.ir.node import Func
+from stack.ir.func import Func
 
 KINDS = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 

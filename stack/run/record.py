@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stack.errors import unknown_name
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.phases import phases_now
 from stack.rewrite.check import EXACT, Inexact
 from stack.run.backend import Kernel
@@ -167,71 +167,10 @@ class Run:
             raise ValueError(f"stage {name!r} is another compiler's text, not IR")
         return found
 
-    def diff(self, before: str, after: str) -> str:
-        """The difference between two stages, or between two steps of a kernel, as `y.step1` and
-        `y.step2`.
-        """
-        from stack.explore.in_memory_run import diff_text
-
-        return diff_text(self, before, after)
-
-    def steps(self, value: str) -> Any:
-        """The kernel of a value, step by step. It prints as the list of its steps with their
-        reasons; `.steps[2].func` is the kernel after the second step, `.steps[0].func` the initial
-        loop nest.
-
-        Raises UsageError if no kernel of a value with this name is built in steps.
-        """
-        from stack.explore.in_memory_run import steps_of_value
-
-        return steps_of_value(self, value)
-
-    def where(self, what: str) -> str:
-        """Traces a source line ("block.py:42"), a value or a kernel through the stages."""
-        from stack.explore.in_memory_run import where_text
-
-        return where_text(self, what)
-
-    def explain(self, what: str, other: str = "") -> str:
-        """Explains what passes did at a line, a value or a kernel; with two names, why they are one
-        kernel or not.
-        """
-        from stack.explore.in_memory_run import explain_text
-
-        return explain_text(self, what, other)
-
-    def memory(self) -> Any:
-        """The values that are in memory at the peak; prints as a table of bytes by source line."""
-        from stack.explore.in_memory_run import held
-        from stack.explore.memory import memory_peak
-
-        return memory_peak(held(self))
-
-    def resume(self, stage: str, func: Func | str | None = None) -> Any:
-        """Compiles again from a recorded stage, optionally with another function or text in its
-        place. Returns the compiled callable.
-        """
-        from stack.explore.in_memory_run import resume
-
-        return resume(self, stage, func)
-
-    def report(self, path: str | Path) -> Path:
-        """Writes the run as one web page and returns its path."""
-        from stack.report.content import report_of
-        from stack.report.page import page
-
-        Path(path).write_text(page(report_of(self)), encoding="utf-8")
-        return Path(path)
-
     def __repr__(self) -> str:
         way = f"{self.frontend} to {self.backend}"
         counts = f"{len(self.records)} stages, {len(self.kernels)} kernels"
         return f"<Run of {self.target or 'a function'}: {way}, {counts}>"
-
-    def _repr_html_(self) -> str:
-        from stack.report.notebook import run_html
-
-        return run_html(self)
 
     def add(self, stage: Stage) -> Stage:
         self.records.append(stage)

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stack.errors import KernelRefused
 from stack.ir.builder import block_of, param, results_of
-from stack.ir.node import Block, Func, Node, walk
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, walk
+from stack.ir.refusal import KernelRefused
 from stack.ir.traits import behind, maker, runs_once
 from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace

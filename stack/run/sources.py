@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stack.ir.node import Func, walk
+from stack.ir.func import Func
+from stack.ir.node import walk
 
 
 def lines_of(func: Func) -> list[str]:

@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 
 from stack.errors import UsageError
 from stack.ir.builder import Builder, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
 
 GRADIENT, NEXT = ".grad", ".next"

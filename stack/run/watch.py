@@ -1,63 +1,27 @@
-"""`stack.capture`: collects the records of everything compiled inside a `with`."""
+"""Hands the record of each compilation to those who collect them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
-from stack.errors import StackError
 from stack.run.record import Run
 
-_OPEN: list[Capture] = []
-
-
-class Capture:
-    """The records of all compilations inside a `capture()`, oldest first.
-
-    Other attributes (`stages`, `kernels`, `diff`, ...) are those of the newest record.
-    """
-
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-
-    @property
-    def run(self) -> Run:
-        """The record of the newest compilation. Raises StackError if nothing was compiled."""
-        if not self.runs:
-            raise StackError(
-                "nothing was compiled inside of `stack.capture()`: programs that were compiled"
-                " before are not compiled again; call torch.compiler.reset() first"
-            )
-        return self.runs[-1]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.run, name)
-
-    def __getitem__(self, stage: str) -> Any:
-        return self.run[stage]
-
-    def __repr__(self) -> str:
-        return f"<Capture of {len(self.runs)} graph(s): {', '.join(map(repr, self.runs))}>"
-
-    def _repr_html_(self) -> str:
-        return "".join(run._repr_html_() for run in self.runs)  # pyright: ignore[reportPrivateUsage]
+_OPEN: list[list[Run]] = []
 
 
 @contextmanager
-def capture() -> Generator[Capture]:
-    """Record every compilation inside: by `torch.compile`, `stack.compile` or `stack.jit`."""
-    made = Capture()
-    _OPEN.append(made)
+def recording() -> Generator[list[Run]]:
+    """Collects the records of all compilations inside, oldest first."""
+    records: list[Run] = []
+    _OPEN.append(records)
     try:
-        yield made
+        yield records
     finally:
-        _OPEN.remove(made)
+        _OPEN[:] = [other for other in _OPEN if other is not records]
 
 
 def announce(run: Run) -> None:
-    """Adds the record of a compiled graph to every `capture()` that is open."""
-    for open_capture in list(_OPEN):
-        open_capture.runs.append(run)
+    """Adds the record of a compiled graph to every `recording()` that is open."""
+    for records in _OPEN:
+        records.append(run)

@@ -14,7 +14,8 @@ from typing import Any
 
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
-from stack.ir.node import Func, Node, unique_name
+from stack.ir.func import Func
+from stack.ir.node import Node, unique_name
 from stack.ir.storage import decode, encode
 from stack.rewrite.engine import copied
 from stack.rewrite.pipeline import Pipeline

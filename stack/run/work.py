@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from stack.ir.cost import cost
 from stack.ir.equivalence import cached_by_class
+from stack.ir.func import Func
 from stack.ir.group_names import group_name
-from stack.ir.node import Func, Node, walk
+from stack.ir.node import Node, walk
 from stack.ir.traits import is_input
 from stack.run.backend import Kernel
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.errors import UsageError
+from stack.ir.func import Func
 from stack.ir.mesh import Axes, Mesh
 from stack.ir.mesh_ops import group_of
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
 from stack.sim.costs import collective_seconds, compute_seconds, stored_bytes
 from stack.sim.machines import Cluster

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from stack.errors import StackError
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.rewrite.blame import first_wrong
 from stack.rewrite.passes import Pass

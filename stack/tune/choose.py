@@ -15,7 +15,8 @@ from typing import Any
 
 from stack.errors import UsageError
 from stack.ir.builder import Builder, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stack.errors import POISONED, StackError, is_device_lost
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.ir.storage import encode
 from stack.ir.types import TensorType

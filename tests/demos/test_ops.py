@@ -19,7 +19,7 @@ from stack.measure.reference import error_of, reference
 from stack.measure.roofline import Ceilings
 from stack.measure.suite import Case, select
 from stack.measure.systems import capture_program
-from stack.run.compile import find_frontend
+from stack.run.trace import find_frontend
 
 
 def test_stories_that_take_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

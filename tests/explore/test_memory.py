@@ -13,7 +13,7 @@ import stack
 from stack.cli import main
 from stack.errors import UsageError
 from stack.explore.memory import peak_of
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 
 SEED = int(np.random.SeedSequence().generate_state(1)[0])

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import stack
 from stack.ir.builder import Builder, constant, make
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.traits import is_number, number
 from stack.ir.types import F32
 from stack.rewrite import Log, Scope, on, rewrite

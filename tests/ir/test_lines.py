@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import parse
+from stack.ir.func import Func
 from stack.ir.lines import located
-from stack.ir.node import Func, walk
+from stack.ir.node import walk
 from stack.rewrite import Pipeline
 from stack.target import load
 

@@ -35,6 +35,16 @@ def _wrong(func, options):
     return Executable(lambda arrays: [r + 1 for r in good.run(arrays)])
 
 
+def _grouped(func, options):
+    # two kernels over nodes of our function: one computes %y, the other %e
+    good = _compile(func, options)
+    kernels = [
+        Kernel("scale", "generated", stage_node="wide y", ops=("broadcast", "mul")),
+        Kernel("act", "generated", stage_node="e", ops=("tanh",)),
+    ]
+    return Executable(good.run, kernels)
+
+
 def _crash(func, options):
     print("noise on stdout", flush=True)
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -64,12 +74,13 @@ def _here():
 good = Backend("goodpeer", _compile, _here, peer=Peer())
 apart = Backend("apartpeer", _compile, _here, peer=Peer(isolate=True))
 wrong = Backend("wrongpeer", _wrong, _here, peer=Peer())
+grouped = Backend("groupedpeer", _grouped, _here, peer=Peer())
 crash = Backend("crashpeer", _crash, _here, peer=Peer(isolate=True))
 late = Backend("latepeer", _late, _here, peer=Peer())
 refuse = Backend("refusepeer", _refuse, _here, peer=Peer())
 absent = Backend("absentpeer", _compile, lambda: "pip install absent", peer=Peer())
 """
-NAMES = ("good", "apart", "wrong", "crash", "late", "refuse", "absent")
+NAMES = ("good", "apart", "wrong", "grouped", "crash", "late", "refuse", "absent")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from core_alone import wing_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("backends", "demos", "frontends", "ops", "passes")
@@ -23,13 +24,13 @@ FORBIDDEN = {
     "stack.frontends": ("stack.passes", "stack.backends", "stack.ops", "stack.demos"),
     "stack.ops": ("stack.passes", "stack.backends", "stack.frontends", "stack.demos"),
 }
+# Files of a circle of imports, if those inside of functions and those for types count.
+MOST_IN_A_CIRCLE, FEW_IN_A_CIRCLE, MOST_LARGE_CIRCLES = 5, 3, 1
 # The package of a framework loads its rooms. These files of rooms read its `FRONTEND` nevertheless.
 READ_FRONTEND = {
     "stack.frontends.jax.compile.calls",
     "stack.frontends.jax.compile.peer_calls",
     "stack.frontends.jax.compile.training_step",
-    "stack.frontends.torch.compile.training_step",
-    "stack.frontends.torch.program.compiled_graph",
 }
 
 
@@ -95,6 +96,46 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     assert not circle(graph())
 
 
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Sets of files of which each reaches each other, the largest first."""
+    before = {file: set[str]() for file in edges}
+    for file, targets in edges.items():
+        for target in targets:
+            before[target].add(file)
+    done = set[str]()
+    order = [file for start in edges for file in _last_to_first(start, edges, done)]
+    done.clear()
+    found = [_last_to_first(start, before, done) for start in reversed(order)]
+    return sorted((sorted(c) for c in found if len(c) > 1), key=len, reverse=True)
+
+
+def _last_to_first(start: str, edges: dict[str, set[str]], done: set[str]) -> list[str]:
+    """The files that a file reaches and that are not done yet, each after those that it reaches."""
+    found: list[str] = []
+    pending = [(start, False)]
+    while pending:
+        file, is_left = pending.pop()
+        if is_left:
+            found.append(file)
+        elif file not in done:
+            done.add(file)
+            pending += [(file, True), *((target, False) for target in edges[file])]
+    return found
+
+
+def test_circles_of_late_and_typing_imports_are_small() -> None:
+    """All imports count: those in functions, those for types only, relative ones."""
+    found = circles({m: set(imports(m, at_start=False)) - {m} for m in modules()})
+    assert all(len(c) <= MOST_IN_A_CIRCLE for c in found), found[0]
+    large = [c for c in found if len(c) > FEW_IN_A_CIRCLE]
+    assert len(large) <= MOST_LARGE_CIRCLES, large
+
+
+def test_a_circle_of_late_imports_is_found() -> None:
+    edges = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a", "e"}}
+    assert circles(edges) == [["a", "b", "c"], ["d", "e"]]
+
+
 def test_no_two_folders_import_each_other() -> None:
     between: dict[str, set[str]] = {}
     for module, targets in graph().items():
@@ -134,6 +175,22 @@ def test_the_core_names_nobody_who_is_found_by_entry_point() -> None:
         if not is_in(module, plugged)
         for target in imports(module, at_start=False)
         if is_in(target, plugged)
+    }
+    assert not wrong
+
+
+def test_the_core_imports_no_wing() -> None:
+    """Wings are found by entry point; see `stack.wings`."""
+
+    def wing(module: str) -> str:
+        return wing_of(modules()[module].relative_to(ROOT).as_posix())
+
+    wrong = {
+        (module, target)
+        for module in modules()
+        if wing(module) == "core"
+        for target in imports(module, at_start=False)
+        if wing(target) != "core"
     }
     assert not wrong
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stack
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.rewrite.pipeline import Pipeline
 

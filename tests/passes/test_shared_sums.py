@@ -11,7 +11,6 @@ from kernel_cases import random_array
 import stack
 from stack.backends.mlir import pool
 from stack.ir import Func, parse
-from stack.ir.interpreter import interpret
 from stack.rewrite import Pipeline
 from stack.target import as_cpu
 
@@ -68,7 +67,7 @@ def test_the_work_of_one_thread_is_shared(name: str) -> None:
     wanted = getattr(wide, kind)(tuple(json.loads(axes)))
     rounding = 2.0**-8 if taken.dtype.bits == 16 else 1e-6
     bound = rounding * np.abs(wide).sum(tuple(json.loads(axes)))
-    assert np.all(np.abs(np.float64(interpret(made, x)) - wanted) <= bound)
+    assert np.all(np.abs(np.float64(made.interpret(x)) - wanted) <= bound)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -139,7 +138,7 @@ def test_a_computed_array_keeps_its_last_axis(name: str, kind: str) -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
     wanted = getattr(np.float64(x - y), kind)(axes)
-    np.testing.assert_allclose(interpret(made, x, y), wanted, rtol=1e-5, atol=1e-2)
+    np.testing.assert_allclose(made.interpret(x, y), wanted, rtol=1e-5, atol=1e-2)
 
 
 OF_TWO = """func @main(%x: f32[4096, 1000], %y: f32[4096, 1000]) -> (RESULT) at tensor {

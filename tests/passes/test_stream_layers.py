@@ -6,7 +6,8 @@ import pytest
 
 from stack import Pipeline
 from stack.ir.builder import Builder, param
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.types import F32, TensorType
 from stack.passes.streaming.graph import Graph
 from stack.passes.streaming.region import Region

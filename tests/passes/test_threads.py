@@ -15,10 +15,10 @@ from gpu_cases import (
 )
 from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
 
-from stack.errors import KernelRefused
 from stack.ir import Builder, Func, Node, TensorType, make, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
+from stack.ir.refusal import KernelRefused
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.instruction_layouts import depth_share, mma_layout, right_share
 from stack.passes.gpu_layout.layouts import blocked

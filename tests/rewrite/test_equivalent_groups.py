@@ -9,7 +9,8 @@ import pytest
 from stack import Pipeline
 from stack.errors import VerifyError
 from stack.ir.builder import Builder, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
 from stack.passes import distribute, tile
 from stack.rewrite.equivalent_groups import CachedTransform

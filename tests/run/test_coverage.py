@@ -7,7 +7,8 @@ import pytest
 
 import stack
 from stack.ir.builder import Builder, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
 from stack.passes.library import wrap
 from stack.rewrite.engine import Replacement, replace

@@ -10,10 +10,10 @@ import pytest
 
 import stack
 import stack.plugins as plugins
-from stack.errors import KernelRefused
 from stack.explore.dump import describe
 from stack.ir import Builder, Func, param, parse, tensor
 from stack.ir.node import walk
+from stack.ir.refusal import KernelRefused
 from stack.rewrite import Pipeline
 from stack.rewrite.check import as_list
 from stack.rewrite.inputs import random_inputs

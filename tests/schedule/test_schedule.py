@@ -10,10 +10,11 @@ import pytest
 
 from stack.cli import main
 from stack.demos.gemm_ladder import LADDER, kernel_of, lowered, matmul
-from stack.errors import KernelRefused, UsageError
+from stack.errors import UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
+from stack.ir.refusal import KernelRefused
 from stack.passes.policies.blocks import block_policy
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline

@@ -17,8 +17,8 @@ from stack.explore.table import table
 from stack.measure.compare import compare, describe
 from stack.measure.systems import capture_program
 from stack.measure.timing import NOISY
-from stack.run.compile import find_frontend
 from stack.run.specs import parse_backends
+from stack.run.trace import find_frontend
 
 
 def block(x, w, g):

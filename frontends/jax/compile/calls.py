@@ -23,9 +23,9 @@ from stack.frontends.jax.compile.program import Program
 from stack.frontends.jax.compile.signature import PLAIN, Form, split, statics_of, with_jit_options
 from stack.frontends.jax.jaxpr.settings import changed, settings
 from stack.ranges import register
-from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+from stack.run.recapture import mismatch
 
 register("jax", jax_ranges)
 

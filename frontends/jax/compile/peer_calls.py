@@ -16,9 +16,9 @@ from stack.errors import StackError
 from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.compile.capture import is_capturing
 from stack.frontends.jax.compile.signature import Form, split, with_jit_options
-from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+from stack.run.recapture import mismatch
 
 
 class PeerCalls:

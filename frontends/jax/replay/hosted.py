@@ -25,7 +25,7 @@ from stack.hosted.declaration import DEVICES
 from stack.hosted.nodes import custom, decomposed
 from stack.ir.node import Node
 from stack.ir.types import TensorType
-from stack.run.compile import is_installed
+from stack.run.trace import is_installed
 
 Array = Any
 Attributes = tuple[tuple[str, Any], ...]

@@ -21,8 +21,9 @@ from stack.frontends.jax.lax.opaque_calls import bind
 from stack.frontends.jax.replay.extremum import extremum, largest
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.data import Data
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.ragged_op import ragged_axes
 from stack.ir.space import Array, ArraySpace, Run, identity
 from stack.ir.types import F32, F64, DType, TensorType, TupleType

@@ -30,7 +30,8 @@ from stack.frontends.torch.tracing.notes import Notes, graph_notes
 from stack.frontends.torch.tracing.tracer import Traced, functional_graph
 from stack.ir.builder import param
 from stack.ir.dim import Expr
-from stack.ir.node import Block, Func, Node, unique_name
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, unique_name
 from stack.ir.types import TensorType
 from stack.run.frontend import Captured
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stack.run.compiled_callable import Compiled
+from stack.compiled_callable import Compiled
 from stack.run.frontend import Entry
 
 _OWN = frozenset(vars(Compiled(None, {})))  # attributes of the compiled object itself

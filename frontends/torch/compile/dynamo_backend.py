@@ -54,6 +54,12 @@ from stack.run.targets import balance_of
 # The newest graphs, oldest first.
 GRAPHS: deque[Any] = deque(maxlen=512)
 
+
+def runs() -> list[Any]:
+    """Returns the records of the newest graphs, in order."""
+    return [run for graph in GRAPHS for run in graph.runs.values()]
+
+
 # Notes of graphs whose frame Dynamo has not finished yet.
 _PENDING: list[Notes] = []
 

@@ -27,7 +27,7 @@ from stack.frontends.torch.program.compiled_graph import Prepared, preparing
 from stack.frontends.torch.tracing.global_scopes import nameless
 from stack.frontends.torch.tracing.tangents import in_dual_level
 from stack.frontends.torch.tracing.tracer import LEAN, one_at_a_time, quiet_fakes
-from stack.run.compiled_callable import MANY_CHANGES, mismatch
+from stack.run.recapture import MANY_CHANGES, mismatch
 from stack.run.rejected_arguments import raise_as_eager
 
 # Dynamo's settings for our captures. By default Dynamo skips guards on module hooks, does not trace

@@ -26,7 +26,7 @@ from stack.frontends.torch.tracing.tracer import decompositions
 from stack.hosted import Kernel, Op
 from stack.hosted.nodes import custom, decomposed
 from stack.ir.axes import Rule
-from stack.ir.node import Func
+from stack.ir.func import Func
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor

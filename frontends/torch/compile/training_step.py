@@ -9,7 +9,7 @@ import torch
 
 from stack.errors import UsageError
 from stack.frameworks.torch_private import pytree
-from stack.frontends.torch import runs
+from stack.frontends.torch.compile.dynamo_backend import runs
 from stack.frontends.torch.training.joint_graph import JOINTS
 
 

@@ -9,8 +9,8 @@ import stack.plugins as plugins
 from stack.frontends.torch.replay.elementwise_ops import Tensor
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.frontends.torch.tensors.arrays import from_numpy, to_numpy
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
 from stack.run.compile import compile_func
 from stack.run.targets import balance_of
 

@@ -16,9 +16,10 @@ from stack.frontends.torch.distributed.cuda_graph import Recorded
 from stack.frontends.torch.distributed.mesh import LIMIT, RankSpace
 from stack.frontends.torch.distributed.rank_compute import Compute, compute_of, stream_balance
 from stack.frontends.torch.replay.elementwise_ops import Tensor
+from stack.ir.func import Func
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_ops import is_place
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
 
 

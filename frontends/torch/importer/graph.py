@@ -36,7 +36,8 @@ from stack.frontends.torch.importer.variable_names import variable_names
 from stack.frontends.torch.tensors.arrays import dtype_of
 from stack.ir.builder import constant, param
 from stack.ir.dim import Dim, Expr
-from stack.ir.node import Func, Node, unique_name, walk
+from stack.ir.func import Func
+from stack.ir.node import Node, unique_name, walk
 from stack.ir.types import TensorType
 from stack.rewrite.engine import inline_block
 

@@ -18,7 +18,8 @@ from stack.frontends.torch.importer.dims import Sizes
 from stack.frontends.torch.program.index_checks import assert_on_device, check_index
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import size_values
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.run.frontend import Captured
 
 # ---- arguments

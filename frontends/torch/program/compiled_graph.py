@@ -12,9 +12,9 @@ import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+import stack.plugins as plugins
 from stack.frameworks import torch_private as private
 from stack.frameworks.torch_ranges import torch_ranges
-from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
 from stack.frontends.torch.importer.strided_arguments import Apart
@@ -23,12 +23,12 @@ from stack.frontends.torch.program.fast_path import Shortcut
 from stack.frontends.torch.program.index_checks import Checks
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
-from stack.ir.interpreter import interpret
-from stack.ir.node import Block, Func, Node, by_distance
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.ranges import register
 from stack.run.backend import Direct
-from stack.run.frontend import RECORD
+from stack.run.frontend import RECORD, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
@@ -266,10 +266,11 @@ class Graph:
             graph = Recorded(captured, self.target, "interpreter")
         else:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
+            frontend: Frontend = plugins.load("stack.frontends", "torch")
             # torch may be tracing this with fake tensors; a backend creates real ones
             with private.without_modes():
                 graph = CompiledGraph(
-                    captured, FRONTEND, options=rest, label=self.target, others=self.made, **own
+                    captured, frontend, options=rest, label=self.target, others=self.made, **own
                 )
         self.made.append(graph)
         return graph
@@ -319,7 +320,7 @@ class Interpreted(Recorded):
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
-        results = interpret(self.func, *ready)
+        results = self.func.interpret(*ready)
         if not isinstance(results, tuple):
             results = (results,)
         return [self._tensor(r, n) for r, n in zip(results, self.func.results, strict=True)]

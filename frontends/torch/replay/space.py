@@ -21,8 +21,9 @@ from stack.frontends.torch.replay.ragged_matmul import ragged_product
 from stack.frontends.torch.replay.u64 import ordered, scalar
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, decode_call, find_operator
 from stack.ir.axes import Rule, parse_rule
+from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.space import Run, einsum_text, identity
 from stack.ir.types import TupleType
 

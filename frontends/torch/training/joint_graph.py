@@ -28,6 +28,7 @@ from stack.frontends.torch.training.saved_images import with_images
 from stack.frontends.torch.training.saved_tensors import clones_input
 from stack.ir import node as ir
 from stack.ir.builder import Builder, param
+from stack.ir.func import Func
 from stack.rewrite.engine import copied
 from stack.run.compile import walk_stages
 from stack.run.record import Run, Stage
@@ -167,7 +168,7 @@ class _Cut:
             fresh = [v for v in self.given if v not in known]
             known |= zip(fresh, self._computed(fresh, known), strict=True)
             given = [known[v] for v in self.given]
-            body = ir.Func("backward", self.backward.blocks[0])
+            body = Func("backward", self.backward.blocks[0])
             found = self._call(body, given, [_computed(g) for g in self.gradients])
         made = dict(zip(self.gradients, found, strict=True))
         outs = private.pytree.arg_tree_leaves(*_outputs(self.graph))
@@ -215,7 +216,7 @@ class _Cut:
         return self._call(func, [known[n] for n in given], [_meta(n, like) for n in wanted])
 
     def _call(
-        self, func: ir.Func, given: Sequence[Node], metas: Sequence[Mapping[str, Any]]
+        self, func: Func, given: Sequence[Node], metas: Sequence[Mapping[str, Any]]
     ) -> list[Node]:
         """Adds a node that calls an IR function, and one node per result."""
         call = self.graph.call_function(calls_of(func, self.why), tuple(given))
@@ -228,7 +229,7 @@ class _Cut:
         return found
 
 
-def calls_of(func: ir.Func, why: Mapping[str, str]) -> Callable[..., Any]:
+def calls_of(func: Func, why: Mapping[str, str]) -> Callable[..., Any]:
     """Returns the callable of a torch node that calls an IR function; `importer.graph` inlines it.
 
     `why` maps the opaque ops of the function to the reasons that they are opaque.

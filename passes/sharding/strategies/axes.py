@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.passes.sharding.factors import factors_of
 
 Dims = Mapping[Node, frozenset[int]]

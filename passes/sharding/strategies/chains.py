@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stack.ir.builder import param, remade
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, is_inline, topological
 from stack.ir.traits import is_stream
 from stack.passes.sharding.retype import mapped
 from stack.passes.sharding.strategies.ring_analysis import RingAnalysis, reduced_axes

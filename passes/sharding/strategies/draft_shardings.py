@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from stack.errors import RuleError, UsageError, unknown_name
+from stack.ir.func import Func
 from stack.ir.mesh import Axes, MeshAxis, parse_mesh
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.node import Block, Node, topological
 from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
 from stack.ir.types import Type
 from stack.run.step import GRADIENT, NEXT, STATE

@@ -16,10 +16,10 @@ from stack.errors import RuleError
 from stack.ir.algebra import COMBINE
 from stack.ir.builder import Builder, make, param, remade
 from stack.ir.dim import Dim
+from stack.ir.func import Func
 from stack.ir.mesh import size_of
 from stack.ir.mesh_ops import group_of, is_meeting, is_place
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.node import Block, Node, is_inline, topological
 from stack.ir.ops import is_whole_view
 from stack.ir.stream_op import streamed_axes
 from stack.ir.streaming import operand_axes

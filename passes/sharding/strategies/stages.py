@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from stack.errors import UsageError
 from stack.ir.builder import param
 from stack.ir.cost import cost
-from stack.ir.names import is_inline
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.func import Func
+from stack.ir.node import Block, Node, is_inline, topological
 from stack.ir.traits import is_contraction, is_input, repeats
 from stack.rewrite.stream_candidates import streamed
 from stack.run.pipeline import ChunkProgram

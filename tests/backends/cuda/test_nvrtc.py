@@ -30,10 +30,11 @@ from stack.backends.cuda.values import Source
 from stack.backends.device.tools import disassemble, find_tool
 from stack.backends.runtime.steps import OnArrays
 from stack.cli import main
-from stack.errors import KernelRefused, StackError, UsageError
+from stack.errors import StackError, UsageError
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.node import walk
+from stack.ir.refusal import KernelRefused
 from stack.rewrite import Pipeline
 from stack.run.cache import Cache
 from stack.run.compile import build

@@ -9,11 +9,11 @@ from device_backend import BACKEND
 
 import stack
 import stack.plugins as plugins
+from stack.compiled_callable import Compiled
 from stack.errors import StackError
 from stack.frontends.jax import FRONTEND as JAX
 from stack.frontends.torch import FRONTEND
 from stack.run import compile as run_compile
-from stack.run.compiled_callable import Compiled
 from stack.run.graph import CompiledGraph
 
 

@@ -10,7 +10,8 @@ import pytest
 from stack.backends.mlir import loops
 from stack.errors import StackError
 from stack.ir import Builder, param, parse, tensor
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.run.compile import compile_func
 from stack.run.record import Run
 

@@ -24,8 +24,9 @@ import stack
 from stack.errors import BackendMissing, StackError
 from stack.measure.systems import capture_program
 from stack.run.backend import Executable
-from stack.run.compile import find_backend, find_frontend
+from stack.run.compile import find_backend
 from stack.run.frontend import Captured
+from stack.run.trace import find_frontend
 
 QUICK = ["eager", "xla"]
 

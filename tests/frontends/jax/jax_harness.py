@@ -11,7 +11,8 @@ import numpy as np
 from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.jaxpr.element_words import to_words
 from stack.frontends.jax.replay.space import replay, x64
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.parser import parse
 from stack.ir.types import BF16
 from stack.ir.verifier import verify
@@ -54,9 +55,7 @@ def replayed(captured: Captured, args: tuple[Any, ...]) -> list[Any]:
     func = captured.func
     arrays = [*captured.bound, *captured.flatten(*args)]
     if func.symbols:
-        from stack.ir.interpreter import bind_shapes
-
-        func = func.bind(bind_shapes(func, [np.shape(a) for a in arrays]))
+        func = func.bind(func.sizes([np.shape(a) for a in arrays]))
     with x64(func):
         return list(jax.jit(replay(func))(*arrays))
 

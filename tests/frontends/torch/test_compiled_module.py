@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import stack
+from stack.compiled_callable import Compiled
 from stack.errors import StackError
 from stack.explore.target import program
-from stack.run.compiled_callable import Compiled
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

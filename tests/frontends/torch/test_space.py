@@ -16,7 +16,8 @@ from stack.frontends.torch.replay.space import callable_of, replay
 from stack.ir.builder import Builder, param
 from stack.ir.data import round_bf16
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
-from stack.ir.node import Block, Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Block, Node
 from stack.ir.types import BF16, BOOL, DTYPES, F32, I32, I64, TensorType, tensor
 
 RNG = np.random.default_rng(0)

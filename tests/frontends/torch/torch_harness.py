@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from stack.frontends.torch import FRONTEND
-from stack.ir.interpreter import evaluate, interpret
-from stack.ir.node import Func
+from stack.ir.func import Func
+from stack.ir.interpreter import evaluate
 from stack.ir.parser import parse
 from stack.ir.types import BF16, DType
 from stack.ir.verifier import verify
@@ -36,7 +36,7 @@ def run(captured: Captured, *args: Any, **kwargs: Any) -> Any:
     tensors = [*captured.bound, *captured.flatten(*args, **kwargs)]
     func = captured.func
     arrays = [to_array(t, p.dtype) for t, p in zip(tensors, func.params, strict=True)]
-    results = interpret(func, *arrays)
+    results = func.interpret(*arrays)
     if not isinstance(results, tuple):
         results = (results,)
     pairs = zip(results, func.results, strict=True)

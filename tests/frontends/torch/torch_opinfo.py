@@ -24,8 +24,8 @@ from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.decompositions.replacement import WRITTEN
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.tracing.tracer import decompositions, plain_tracing
-from stack.ir.interpreter import interpret
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.types import BF16, DType
 from stack.run.compile import find_backend, lower
 from stack.run.record import Run
@@ -77,7 +77,7 @@ Execute = Callable[[Func, list[np.ndarray]], Any]
 
 
 def interpreter(func: Func, arrays: list[np.ndarray]) -> Any:
-    return interpret(func, *arrays)
+    return func.interpret(*arrays)
 
 
 def backend_execute(name: str) -> Execute:

@@ -10,20 +10,19 @@ from typing import Any
 
 from stack.collector import held_back
 from stack.errors import StackError, UsageError
+from stack.explore.explored_run import ExploredRun, explored
+from stack.explore.lowered_program import Lowered
 from stack.frames import with_room
-from stack.ir.node import Func, Node
+from stack.ir.func import Func
 from stack.phases import phase
-from stack.run.compile import default_backend, entry_of, find_frontend, warm
+from stack.run.compile import default_backend, warm
 from stack.run.frontend import Calls, Entry, Frontend
 from stack.run.graph import CompiledGraph
-from stack.run.lowered import Lowered
 from stack.run.options import of_graph
 from stack.run.pipeline_edits import DEFAULT, Passes
-from stack.run.record import Run
 from stack.run.rejected_arguments import capture_as_eager
+from stack.run.trace import entry_of, find_frontend
 from stack.run.weights import split
-
-MANY_CHANGES = 8  # recaptures not due to the arguments, from which on a warning is printed
 
 
 class Compiled:
@@ -80,8 +79,8 @@ class Compiled:
         return self.graphs[-1]
 
     @property
-    def run(self) -> Run:
-        return self._newest().run
+    def run(self) -> ExploredRun:
+        return explored(self._newest().run)
 
     @property
     def func(self) -> Func:
@@ -171,36 +170,6 @@ class WholeCalls:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._graph(args, kwargs)(*args)
-
-
-def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:
-    """Describes, by parameter name, how a call's arguments differ from those that the newest graph
-    was compiled for; "" if there is no graph.
-    """
-    if not graphs:
-        return ""
-    free = [p for p in graphs[-1].func.params if p.attrs["name"] in graphs[-1].captured.arguments]
-    known = ", ".join(f"{p.attrs['name']}: {p.type}" for p in free)
-    if len(free) != len(args):
-        return f"\n(compiled for: {known})"
-    wrong = [
-        f"argument {p.attrs['name']!r} was compiled for {p.type}, got {_shown(a)}"
-        for p, a in zip(free, args, strict=True)
-        if _shown(a) != _shown(p)
-    ]
-    return f"\n({'; '.join(wrong) or f'compiled for: {known}'})"
-
-
-def _shown(value: Any) -> str:
-    """An argument in a message: its element type and shape if it has them."""
-    if isinstance(value, Node):
-        value = value.tensor
-    if not hasattr(value, "shape"):
-        return type(value).__name__
-    kind = str(getattr(value, "dtype", "")).split(".")[-1]
-    short = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf"}
-    head = kind.rstrip("0123456789")
-    return f"{short.get(head, head)}{kind[len(head) :]}{list(value.shape)}"
 
 
 def compile(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from stack.explore.explored_run import ExploredRun, explored
+from stack.explore.memory import MemoryPeak
 from stack.run.graph import CompiledGraph
-from stack.run.record import Run
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Lowered:
     graph: CompiledGraph
 
     @property
-    def run(self) -> Run:
+    def run(self) -> ExploredRun:
         """The record of all stages and kernels."""
-        return self.graph.run
+        return explored(self.graph.run)
 
     def as_text(self, stage: str = "") -> str:
         """Returns a stage as text, such as "imported", "fused" or "llvm"; by default the last
@@ -35,7 +35,7 @@ class Lowered:
             "bytes accessed": float(sum(k.bytes for k in kernels)),
         }
 
-    def memory_analysis(self) -> Any:
+    def memory_analysis(self) -> MemoryPeak:
         """Returns the values in memory at the peak, see `Run.memory`."""
         return self.run.memory()
 

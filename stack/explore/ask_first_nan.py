@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stack.run.compile import entry_of
+from stack.run.trace import entry_of
 
 
 def first_nan(fn: Any, *args: Any, inf: bool = False, backend: str | None = None) -> Any:

@@ -1,0 +1,8 @@
+"""The door of this wing: functions that commands of the core call."""
+
+from __future__ import annotations
+
+from stack.measure.calibrate import base_at_hand, calibrated
+from stack.measure.profile import profile
+
+__all__ = ["base_at_hand", "calibrated", "profile"]

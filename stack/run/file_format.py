@@ -1,0 +1,57 @@
+"""File formats of other tools that are imported as programs. Entry point group `stack.formats`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import stack.plugins as plugins
+from stack.errors import UsageError
+from stack.ir.func import Func
+from stack.ir.types import DTYPES, TensorType, tensor
+
+GROUP = "stack.formats"
+_TYPE = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """One format of files. The object of the entry point is named FORMAT.
+
+    Attributes:
+        suffixes: of file names, such as ".onnx".
+        load: `(path, inputs) -> Func`; the inputs are types such as "f32[2,16]", one for each
+            argument, or none.
+        missing: returns what has to be installed; None if nothing.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    load: Callable[[Path, Sequence[str]], Func]
+    missing: Callable[[], str | None]
+
+
+def load_file(path: Path, inputs: Sequence[str] = ()) -> Func | None:
+    """Imports a file by the format that has its suffix; None if no format has it.
+
+    Raises UsageError if the format's package is not installed.
+    """
+    for name in plugins.names(GROUP):
+        found: FileFormat = plugins.load(GROUP, name)
+        if path.suffix in found.suffixes:
+            lacks = found.missing()
+            if lacks is not None:
+                raise UsageError(f"{path} is read by the package of {name}: {lacks}")
+            return found.load(path, inputs)
+    return None
+
+
+def type_named(text: str) -> TensorType:
+    """Returns the type of an input such as "f32[2,16]". Raises UsageError."""
+    match = _TYPE.fullmatch(text)
+    if match is None or match[1] not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise UsageError(f"{text!r} is not an input such as f32[2,16,64]; types: {known}")
+    return tensor(match[1], *(int(d) for d in match[2].split(",") if d.strip()))

@@ -71,8 +71,9 @@ class JaxFrontend:
 
         name = options.get("backend")
         backend = plugins.load("stack.backends", name) if name else None
-        kind = JaxCalls if backend is None or backend.peer is None else PeerCalls
-        return kind(fn, dynamic, options)
+        if backend is not None and backend.peer is not None:
+            return PeerCalls(self, fn, dynamic, options)
+        return JaxCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         """Returns the storage of a JAX array; a view if it is on the CPU. bf16 becomes uint16."""

@@ -29,7 +29,6 @@ MOST_IN_A_CIRCLE, FEW_IN_A_CIRCLE, MOST_LARGE_CIRCLES = 5, 3, 1
 # The package of a framework loads its rooms. These files of rooms read its `FRONTEND` nevertheless.
 READ_FRONTEND = {
     "stack.frontends.jax.compile.calls",
-    "stack.frontends.jax.compile.peer_calls",
     "stack.frontends.jax.compile.training_step",
 }
 

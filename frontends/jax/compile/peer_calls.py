@@ -13,9 +13,9 @@ import jax
 from jax.core import Tracer
 
 from stack.errors import StackError
-from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.compile.capture import is_capturing
 from stack.frontends.jax.compile.signature import Form, split, with_jit_options
+from stack.run.frontend import Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 from stack.run.recapture import mismatch
@@ -28,7 +28,10 @@ class PeerCalls:
     becomes part of that program; under `jax.disable_jit` the function runs directly.
     """
 
-    def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, frontend: Frontend, fn: Any, dynamic: bool, options: Mapping[str, Any]
+    ) -> None:
+        self.frontend = frontend
         self.fn, self.options = with_jit_options(fn, options)
         self.dynamic = dynamic
         self.graphs: list[CompiledGraph] = []
@@ -68,14 +71,14 @@ class PeerCalls:
     def _capture(self, form: Form, arrays: tuple[Any, ...]) -> CompiledGraph:
         fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])
         try:
-            captured = FRONTEND.capture(fn, arrays, dynamic=self.dynamic)
+            captured = self.frontend.capture(fn, arrays, dynamic=self.dynamic)
         except StackError:
             raise
         except Exception as error:
             if known:
                 error.add_note(mismatch(known, arrays).strip())
             raise
-        graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
+        graph = CompiledGraph(captured, self.frontend, **of_graph(self.options))
         graph.prepare(captured.flatten(*arrays))
         self.graphs.append(graph)
         known.append(graph)

@@ -253,9 +253,9 @@ def jit(fn: Callable[..., Any], **options: Any) -> Jitted:
     """`jax.jit` with this compiler: traces at the first call and for each new signature.
 
     Options are those of `stack.compile`, and `static_argnums`, `static_argnames`, `donate_argnums`,
-    `donate_argnames`, `keep_unused` and `inline` of `jax.jit`; donated memory is not reused.
-    Methods may be decorated. `stack.jit(f).lower(x)` gives access to all stages. If a function is
-    traced again, `run.notes["captured again"]` says which argument or setting changed.
+    `donate_argnames`, `keep_unused` and `inline` of `jax.jit`. Methods may be decorated.
+    `stack.jit(f).lower(x)` gives access to all stages. If a function is traced again,
+    `run.notes["captured again"]` says which argument or setting changed.
     """
     dynamic = options.pop("dynamic", False)
     return Jitted(fn, {"frontend": "jax", "dynamic": dynamic}, **options)

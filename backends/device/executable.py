@@ -15,6 +15,7 @@ from ..runtime.program import BlockProgram
 from .replay import Replays
 from .tensors import adopt, download, upload
 from .torch_device import TorchDevice
+from .xla_calls import DeviceSteps
 
 Tensor = torch.Tensor
 
@@ -80,4 +81,5 @@ def executable(
         peak_bytes=program.peak_bytes,
         profile=profile,
         stepwise=lambda: replays.problem if graph else "graph=False asks for it",
+        foreign=DeviceSteps(func, program),
     )

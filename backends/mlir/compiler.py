@@ -27,6 +27,7 @@ from .host import Host
 from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
 from .module_batches import ENTRY
 from .printer import print_kernel
+from .xla_calls import NativeSteps
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
@@ -212,6 +213,7 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
         peak_bytes=program.arena_bytes,
         profile=program.profile,
         drain=program.run,
+        foreign=NativeSteps(func, program, compiler.load, compiler.cache),
     )
 
 

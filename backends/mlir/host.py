@@ -92,7 +92,7 @@ class Host:
         """Returns a native loop if every step is one of our kernels; else None."""
         if native_kernels(test) is None or native_kernels(body) is None:
             return None
-        return Loop(test, body, self.cache).run
+        return Loop(test, body, self.cache)
 
     def within(self, run: Work, arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
         # a NumPy scalar has no memory that persists

@@ -10,7 +10,7 @@ from ..runtime.values import Table
 from .module_batches import module_of
 
 NAME = "iterations"
-_HEAD = 1  # slots before pointers: 1 if the final state is in the other arrays
+HEAD = 1  # slots before pointers: 1 if the final state is in the other arrays
 _COPY = "(!llvm.ptr, !llvm.ptr, i64) -> ()"
 
 
@@ -72,7 +72,7 @@ class LoopText:
         `state` has the initial values; `other` the second buffers.
         """
         for slot, pair in enumerate(zip(state, other, strict=True)):
-            table[_HEAD + 2 * slot], table[_HEAD + 2 * slot + 1] = pair
+            table[HEAD + 2 * slot], table[HEAD + 2 * slot + 1] = pair
 
     def cell(self, size: int) -> Cell:
         """Declares a local variable of `size` bytes for a value between kernels."""
@@ -159,7 +159,7 @@ class LoopText:
 
     def _pointer(self, address: int, name: str) -> None:
         slot = f"{name}_at"
-        at = _HEAD + len(self.pointers)
+        at = HEAD + len(self.pointers)
         self.pointers.append(address)
         self.entry += [
             f"{slot} = llvm.getelementptr %table[{at}] : (!llvm.ptr) -> !llvm.ptr, i64",

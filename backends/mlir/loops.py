@@ -105,7 +105,7 @@ class Loop:
         places.update((v.root, place(v)) for v in program.results)
         return places
 
-    def run(self, args: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
+    def __call__(self, args: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
         """Returns the state after the last iteration. A result may be an operand left unchanged."""
         state = [a if slot in self.passed else a.copy() for slot, a in enumerate(args)]
         other = [

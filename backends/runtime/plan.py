@@ -185,6 +185,7 @@ class Plan:
         """Allocates the arena; gives intermediates, and views of static values, their arrays."""
         arena = self.device.memory(self.arena_bytes + ALIGNMENT, "the arena of all intermediates")
         start = -self.device.address(arena) % ALIGNMENT
+        self.arena = self.device.address(arena) + start, self.arena_bytes
         for value in self.all:
             if value.place is not None:
                 at = start + value.place

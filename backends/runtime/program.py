@@ -24,7 +24,7 @@ from .control import control, is_capturable
 from .device import Bound, CallOpaque, Device, Load, Make
 from .plan import Plan
 from .records import label, label_of
-from .steps import allocating, releasing
+from .steps import MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
 
 
@@ -47,9 +47,11 @@ class BlockProgram:
         self.load = load
         self.call_opaque = call_opaque
         self.lock = threading.RLock()
+        self.inner: list[BlockProgram] = []
         self.name = ""  # of the range around a call in profilers
         plan = Plan(block, device, load, call_opaque, self._control)
         self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
+        self.arena = plan.arena  # its address and size
         self.results = plan.results
         self.shared = _shared(self.results, ("output", "made"))
         self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
@@ -75,6 +77,13 @@ class BlockProgram:
             for number, value in enumerate(self.given)
             for table, slot in value.slots
         ]
+
+    def makers(self) -> dict[Node, Make]:
+        """Returns the functions that execute control flow and calls, of inner blocks too."""
+        found = {s.node: s.make for s in self.steps if isinstance(s, MakingStep)}
+        for program in self.inner:
+            found |= program.makers()
+        return found
 
     @property
     def capturable(self) -> bool:
@@ -104,6 +113,7 @@ class BlockProgram:
 
     def _control(self, node: Node) -> tuple[Make, bool]:
         inner = [BlockProgram(b, self.device, self.load, self.call_opaque) for b in node.blocks]
+        self.inner += inner
         native = self.device.loop(*inner) if node.op == "while" else None
         return control(node, inner, self.device, native), is_capturable(node, inner)
 

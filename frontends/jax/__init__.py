@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError, UsageError
 from stack.frames import with_room
@@ -54,27 +56,23 @@ class JaxFrontend:
 
     @held_back()
     @with_room
-    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
-        """Trace `fn` to a jaxpr and import it; see `compile.capture.capture`.
-
-        Exceptions of the program during tracing are raised with a note of its source line.
-        """
-        from jax import errors
-
+    def capture(
+        self, fn: Any, args: Sequence[Any], *, dynamic: bool = False, device: str = ""
+    ) -> Captured:
+        """Trace `fn` to a jaxpr and import it; see `compile.capture.capture`."""
         from stack.frontends.jax.compile.capture import capture
 
-        try:
-            return capture(fn, tuple(args), dynamic=dynamic)
-        except StackError:
-            raise
-        except Exception as error:
-            kinds = (errors.JAXTypeError, errors.JAXIndexError, errors.UnexpectedTracerError)
-            explain_trace(error, is_untraced=isinstance(error, kinds))
-            raise
+        with explained():
+            return capture(fn, tuple(args), dynamic=dynamic, device=device)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
         from stack.frontends.jax.compile.calls import JaxCalls
+        from stack.frontends.jax.compile.peer_calls import PeerCalls
 
+        name = options.get("backend")
+        backend = plugins.load("stack.backends", name) if name else None
+        if backend is not None and backend.peer is not None:
+            return PeerCalls(self, fn, dynamic, options)
         return JaxCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
@@ -221,6 +219,21 @@ def _uses_jax(fn: Callable[..., Any]) -> bool:
 
 def _is_module(value: Any) -> bool:
     return type(value).__name__ in ("module", "LazyModule")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Adds a note with the source line to exceptions of a program that JAX traces."""
+    from jax import errors
+
+    try:
+        yield
+    except StackError:
+        raise
+    except Exception as error:
+        kinds = (errors.JAXTypeError, errors.JAXIndexError, errors.UnexpectedTracerError)
+        explain_trace(error, is_untraced=isinstance(error, kinds))
+        raise
 
 
 FRONTEND = JaxFrontend()

@@ -58,15 +58,16 @@ def evaluate(
     env.update(zip(block.params, args, strict=True))
     with np.errstate(all="ignore"):
         for node in block.nodes:
-            env[node] = _evaluate_node(node, env, space, observe)
+            env[node] = evaluate_node(node, env, space, observe)
             if observe is not None:
                 observe(node, env[node], [env[a] for a in node.args])
     return tuple(env[r] for r in block.results)
 
 
-def _evaluate_node(
-    node: Node, env: dict[Node, Array], space: ArraySpace, observe: Observe | None
+def evaluate_node(
+    node: Node, env: dict[Node, Array], space: ArraySpace, observe: Observe | None = None
 ) -> Array:
+    """Returns the value of one node, a tuple if it has several results; `env` has its operands."""
     args = [env[a] for a in node.args]
     op = lookup(node.op)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.func import Func
+from stack.run.foreign import ForeignSteps
 from stack.target import Target
 
 
@@ -136,6 +137,7 @@ class FrozenValues:
         by_address: the same with addresses of the values, of all parameters, and of results to fill
             in; None if it cannot be called so.
         bytes: size of the values.
+        given: numbers of the parameters that the other part takes after the values.
     """
 
     weights: tuple[int, ...]
@@ -143,6 +145,7 @@ class FrozenValues:
     call: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
     by_address: AddressProgram | None
     bytes: int
+    given: tuple[int, ...]
 
 
 @dataclass
@@ -174,6 +177,7 @@ class Executable:
         stepwise: the reason why calls launch kernels one by one; empty if they replay a device
             graph, or if there is none.
         frozen: how to cache values that depend only on weights; None if each call computes them.
+        foreign: its kernels as custom calls of XLA; None if XLA cannot call them.
     """
 
     run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -194,6 +198,7 @@ class Executable:
     stepwise: Callable[[], str] = str
     drain: Callable[[Iterator[np.ndarray]], list[np.ndarray]] | None = None
     frozen: FrozenValues | None = None
+    foreign: ForeignSteps | None = None
 
 
 # kernels, and later stages by name as text or as a function that returns it

@@ -24,6 +24,7 @@ from stack.run.compile import (
     default_backend,
     find_backend,
 )
+from stack.run.foreign import ForeignSteps
 from stack.run.frontend import Captured, Finds, Frontend
 from stack.run.options import check_options
 from stack.run.pipeline_edits import DEFAULT, Passes
@@ -185,7 +186,7 @@ class CompiledGraph:
     def _ready(self, arrays: Sequence[Any], dtypes: Sequence[DType]) -> list[Any]:
         if self.on_device:
             return self.frontend.to_device(arrays, dtypes, self.captured.device)
-        return [self.frontend.to_numpy(a, d) for a, d in zip(arrays, dtypes, strict=True)]
+        return [self.frontend.to_numpy(a, d) for a, d in zip(arrays, dtypes)]
 
     def _name_wrong(self, arrays: Sequence[Any]) -> None:
         """Raises the TypeError of the first array that cannot be converted, with its name."""
@@ -208,9 +209,10 @@ class CompiledGraph:
         """Returns the name and value of each size symbol, from the shapes of the arguments; () if
         the program has no symbols.
         """
-        if self._is_fixed(ready):
-            return ()
-        return tuple(sorted(self.func.sizes([a.shape for a in ready]).items()))
+        return () if self._is_fixed(ready) else self._sizes_of([a.shape for a in ready])
+
+    def _sizes_of(self, shapes: Sequence[Sequence[int]]) -> Sizes:
+        return tuple(sorted(self.func.sizes(shapes).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
         """True if the program has no size symbols and the arguments have its shapes, so that no
@@ -221,6 +223,30 @@ class CompiledGraph:
     def prepare(self, arrays: Sequence[Any]) -> None:
         """Compiles for the sizes of framework arrays without running."""
         self.executable_for(self.ready(arrays))
+
+    def prepare_shapes(self, shapes: Sequence[Sequence[int]]) -> None:
+        """Compiles for arrays of these shapes, the bound ones first."""
+        self._executable(self._sizes_of(shapes))
+
+    def foreign(self, arrays: Sequence[Any]) -> tuple[ForeignSteps, list[Any]]:
+        """Returns the program for arrays of these shapes as custom calls of XLA, and its arguments.
+
+        `arrays`: for all parameters. The arguments are these arrays, or the cached values of the
+        weights, which do not change here, and the arrays that the rest of the program takes.
+        """
+        executable = self._executable(self._sizes_of([a.shape for a in arrays]))
+        if executable.foreign is None:
+            raise StackError(
+                f"backend {self.backend.name!r} makes no kernels that XLA can call: declare it as"
+                " another compiler, with `peer=Peer()`"
+            )
+        frozen = executable.frozen
+        if frozen is None:
+            return executable.foreign, list(arrays)
+        kept = frozen.prepare(self._ready(self.captured.bound, self.dtypes))
+        types = [p.dtype for p in executable.foreign.func.params]
+        values = [self.frontend.from_numpy(v, t) for v, t in zip(kept, types)]
+        return executable.foreign, [*values, *(arrays[i] for i in frozen.given)]
 
     def match(self, args: Sequence[Any]) -> list[Any] | None:
         """Converts a call's arguments for `execute`. Returns None if the types or shapes are not

@@ -179,7 +179,9 @@ def build_parts(
         artifacts={k: _joined(first.artifacts.get(k, ""), v) for k, v in then.artifacts.items()},
         by_address=None,
         drain=None,
-        frozen=FrozenValues(parts.weights, prepare, call, _by_address(then, parts, func), size),
+        frozen=FrozenValues(
+            parts.weights, prepare, call, _by_address(then, parts, func), size, parts.given
+        ),
     )
 
 

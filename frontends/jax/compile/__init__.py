@@ -1,4 +1,4 @@
-"""Capture and calls of JAX functions: signatures, arguments, arrays on devices.
+"""Capture and calls of JAX functions: signatures, and compiled functions as a primitive of JAX.
 
-Imports the rooms `lax` and `jaxpr`.
+Imports the rooms `lax`, `jaxpr` and `replay`.
 """

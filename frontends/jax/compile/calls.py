@@ -1,22 +1,27 @@
-"""The result of `stack.compile` and `stack.jit` for a JAX function: one capture per signature.
+"""The result of `stack.compile` and `stack.jit` for a JAX function: `jax.jit` of our program.
 
-JAX functions are pure: values in the closure are those at the capture, as under `jax.jit`.
+JAX finds the program for a signature and dispatches it. Values in the closure are those at the
+first call with a signature, as under `jax.jit`.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
+from stack.collector import held_back
 from stack.errors import StackError
+from stack.frames import with_room
 from stack.frameworks.jax_ranges import jax_ranges
-from stack.frontends.jax import FRONTEND
-from stack.frontends.jax.compile.capture import is_capturing
-from stack.frontends.jax.compile.signature import Form, split, with_jit_options
+from stack.frontends.jax import FRONTEND, explained
+from stack.frontends.jax.compile.capture import captured_from, is_capturing, traced
+from stack.frontends.jax.compile.device_arrays import device_of
+from stack.frontends.jax.compile.program import Program
+from stack.frontends.jax.compile.signature import PLAIN, Form, split, statics_of, with_jit_options
+from stack.frontends.jax.jaxpr.settings import changed, settings
 from stack.ranges import register
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
@@ -26,10 +31,10 @@ register("jax", jax_ranges)
 
 
 class JaxCalls:
-    """A JAX function that is traced for each new signature of its arguments.
+    """A JAX function that is compiled for each signature of its arguments.
 
-    Like `jax.jit` it takes static arguments and arguments by name. In another capture of ours it
-    becomes part of that program; under `jax.disable_jit` the function runs directly.
+    Like `jax.jit` it takes static and donated arguments, and arguments by name. In another capture
+    of ours it becomes part of that program; under `jax.disable_jit` the function runs directly.
     """
 
     def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
@@ -37,63 +42,139 @@ class JaxCalls:
         self.dynamic = dynamic
         self.graphs: list[CompiledGraph] = []
         self.gradients: list[CompiledGraph] = []  # `jax.grad` is part of the program
-        self.forms: dict[Form, list[CompiledGraph]] = {}
+        self.forms: dict[Form, _Jitted] = {}
         self.last: Form | None = None  # that of the newest capture
+        self.is_plain = statics_of(self.fn) == ((), ())
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trace for these arguments and compile."""
-        self._capture(*split(self.fn, args, kwargs))
+        form, arrays = split(self.fn, args, kwargs)
+        self._jitted(form).prepare(arrays)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        form, arrays = split(self.fn, args, kwargs)
-        for graph in reversed(self.forms.get(form, ())):
-            ready = graph.match(arrays)
-            if ready is not None:
-                return graph.captured.unflatten(graph.execute(ready))
-        if self._is_theirs(arrays):
-            return self.fn(*args, **kwargs)
-        return self._capture(form, arrays)(*arrays)
-
-    def _is_theirs(self, arrays: Sequence[Any]) -> bool:
-        """True if JAX runs this call: as a part of another program, or under `jax.disable_jit`."""
         config: Any = jax.config
-        if config.jax_disable_jit:
-            return True
-        if not any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(arrays)):
-            return False
-        if not is_capturing():
-            name = getattr(self.fn, "__name__", type(self.fn).__name__)
-            warnings.warn(
-                f"{name}: not compiled by stack where jax.grad, jax.vmap or jax.jit is around it;"
-                f" put that inside, as in stack.jit(jax.grad({name}))",
-                stacklevel=4,
-            )
-        return True
+        if config.jax_disable_jit or is_capturing():
+            return self.fn(*args, **kwargs)
+        form = PLAIN
+        if kwargs or not self.is_plain:
+            form, args = split(self.fn, args, kwargs)
+        return self._jitted(form).call(*args)
 
-    def _change(self, form: Form, arrays: Sequence[Any]) -> str:
-        """Returns which argument or setting differs from the newest capture; "" if it is the first
-        or nothing differs.
-        """
-        if self.last is None:
-            return ""
-        known = self.forms.get(form)
-        return known[-1].refusal(arrays) if known else form.change(self.last)
+    def _jitted(self, form: Form) -> _Jitted:
+        if form not in self.forms:
+            self.forms[form] = _Jitted(self, form)
+        return self.forms[form]
 
-    def _capture(self, form: Form, arrays: tuple[Any, ...]) -> CompiledGraph:
-        fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])
+
+class _Jitted:
+    """The calls of one form.
+
+    Attributes:
+        call: the `jax.jit` function of their arrays.
+        programs: those that JAX has traced so far.
+    """
+
+    def __init__(self, calls: JaxCalls, form: Form) -> None:
+        self.calls, self.form = calls, form
+        self.fn = form.of_arrays(calls.fn)
+        self.programs: list[Program] = []
+        self.settings: tuple[Hashable, ...] = ()
+        self.graphs: list[CompiledGraph] = []
+        self.call = jax.jit(self._staged, donate_argnums=form.donated(calls.fn))
+
+    def prepare(self, arrays: Sequence[Any]) -> None:
+        """Traces for these arguments, and compiles for the device of the arrays."""
+        known = len(self.programs)
+        self.call.trace(*arrays)
+        for program in self.programs[known:]:
+            graph = program.graph(device_of(jax.tree_util.tree_leaves(arrays)))
+            graph.captured.args = tuple(arrays)
+
+    def _staged(self, *args: Any) -> Any:
+        """The function that JAX traces: binds the program of its arguments' types."""
+        leaves, tree = jax.tree_util.tree_flatten(args)
+        if any(getattr(jax.typeof(leaf), "vma", None) for leaf in leaves):
+            return self.fn(*args)  # within `jax.shard_map`, where results differ between devices
         try:
-            captured = FRONTEND.capture(fn, arrays, dynamic=self.dynamic)
+            with explained():
+                found = _Traced(self.fn, jax.tree_util.tree_unflatten(tree, map(_spec, leaves)))
         except StackError:
             raise
         except Exception as error:
-            if known:
-                error.add_note(mismatch(known, arrays).strip())
+            if self.graphs:
+                error.add_note(mismatch(self.graphs, args).strip())
             raise
-        if change := self._change(form, arrays):
+        if any(isinstance(c, Tracer) for c in found.closed.consts):
+            return self.fn(*args)  # it reads values of a surrounding trace
+        program = self._program(found, self._change(args))
+        self.programs.append(program)
+        return found.unflatten(program(*leaves))
+
+    def _change(self, args: Sequence[Any]) -> str:
+        """Returns which argument or setting differs from the newest capture; "" if it is the first
+        or nothing differs.
+        """
+        last, self.calls.last = self.calls.last, self.form
+        before, self.settings = self.settings, settings()
+        if last is None:
+            return ""
+        if not self.graphs:
+            return self.form.change(last)
+        if before != self.settings:
+            return f"captured with {changed(before)}"
+        try:
+            self.graphs[-1].captured.flatten.arrays(args)
+        except TypeError as error:
+            return str(error)
+        return ""
+
+    def _program(self, found: _Traced, change: str = "") -> Program:
+        def compiled(device: str) -> CompiledGraph:
+            return self._compiled(found, device, change)
+
+        def batched(fn: Callable[..., Any], arrays: Sequence[Any]) -> Program:
+            return self._program(_Traced(fn, tuple(map(_spec, arrays))))
+
+        name = getattr(self.calls.fn, "__name__", type(self.calls.fn).__name__)
+        return Program(name, found.flat, found.closed, compiled, batched)
+
+    @held_back()
+    @with_room
+    def _compiled(self, found: _Traced, device: str, change: str) -> CompiledGraph:
+        dynamic = self.calls.dynamic
+        if dynamic:
+            for graph in self.graphs:
+                if graph.captured.device == device and graph.captured.flatten.fits(found.args):
+                    return graph
+            captured = FRONTEND.capture(found.fn, found.args, dynamic=True, device=device)
+        else:
+            captured = captured_from(found.fn, found.args, found.closed, found.shapes, device)
+        if change:
             captured.notes["captured again"] = change
-        self.last = form
-        graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
-        graph.prepare(captured.flatten(*arrays))
+        graph = CompiledGraph(captured, FRONTEND, **of_graph(self.calls.options))
         self.graphs.append(graph)
-        known.append(graph)
+        self.calls.graphs.append(graph)
         return graph
+
+
+class _Traced:
+    """A function, traced by JAX for the types of its arguments."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.fn, self.args = fn, args
+        self.closed, self.shapes = traced(fn, args)
+        self.tree = jax.tree_util.tree_structure(args)
+
+    def flat(self, *leaves: Any) -> list[Any]:
+        """The function of leaves."""
+        return jax.tree_util.tree_leaves(self.fn(*jax.tree_util.tree_unflatten(self.tree, leaves)))
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """Returns the results in their structure."""
+        tree = jax.tree_util.tree_structure(self.shapes)
+        return jax.tree_util.tree_unflatten(tree, leaves)
+
+
+def _spec(array: Any) -> jax.ShapeDtypeStruct:
+    aval = jax.typeof(array)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

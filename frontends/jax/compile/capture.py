@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.errors import InconclusiveDimensionOperation
 
 from stack.errors import NoElementType
@@ -46,19 +46,26 @@ class Leaf:
         return f"{weak}{dtype}[{', '.join(map(str, self.aval.shape))}]"
 
 
-def capture(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = False) -> Captured:
+def capture(
+    fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = False, device: str = ""
+) -> Captured:
     """Trace `fn` on the types of `args` and import the jaxpr.
 
     If `fn` is a `jax.jit` function, `args` may include static ones; they become part of the
     program. Sizes are those of `args`. With `dynamic`, the leading sizes of array arguments become
     symbols: `b` for the batch and `s` for the sequence, as far as the function can be traced with
-    them; `notes["dynamic"]` lists the result.
+    them; `notes["dynamic"]` lists the result. `device` is by default that of the arrays.
     """
     form, args = split(fn, args, {})
     fn = form.of_arrays(fn)
+    return _dynamic(fn, args, device) if dynamic else _static(fn, args, device)
+
+
+def traced(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """Traces a function; returns its jaxpr, and the types of its results in their structure."""
     token = _CAPTURING.set(True)
     try:
-        return _dynamic(fn, args) if dynamic else _static(fn, args)
+        return jax.make_jaxpr(fn, return_shape=True)(*args)
     finally:
         _CAPTURING.reset(token)
 
@@ -68,38 +75,38 @@ def is_capturing() -> bool:
     return _CAPTURING.get()
 
 
-def _static(fn: Callable[..., Any], args: tuple[Any, ...]) -> Captured:
-    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-    return _captured(fn, args, closed, shapes, {})
+def _static(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> Captured:
+    return captured_from(fn, args, *traced(fn, args), device)
 
 
-def _dynamic(fn: Callable[..., Any], args: tuple[Any, ...]) -> Captured:
+def _dynamic(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> Captured:
     reasons: list[str] = []
     for names in (("b", "s"), ("b",)):
         specs, limits = _symbolic(fn, args, names)
         if not limits:
             continue
         try:
-            closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*specs)
-            found = _captured(fn, args, closed, shapes, {})
+            found = captured_from(fn, args, *traced(fn, specs), device)
         except (TypeError, ValueError, InconclusiveDimensionOperation) as error:
             reasons.append(f"not with {', '.join(names)}: {str(error).splitlines()[0]}")
             continue
         kept = f"symbolic sizes: {', '.join(sorted(limits))}"
         found.notes["dynamic"] = "\n".join([kept, *reasons])
         return found
-    found = _static(fn, args)
+    found = _static(fn, args, device)
     found.notes["dynamic"] = "\n".join(["no symbolic sizes", *reasons])
     return found
 
 
-def _captured(
-    fn: Callable[..., Any], args: tuple[Any, ...], closed: Any, shapes: Any, notes: dict[str, str]
+def captured_from(
+    fn: Callable[..., Any], args: tuple[Any, ...], closed: Any, shapes: Any, device: str = ""
 ) -> Captured:
+    """Imports the jaxpr of a function, for a device; by default that of the arrays."""
+    notes: dict[str, str] = {}
     names = argument_names(fn, args)
     big = {id(c): c for c in constants_of(closed) if is_big(c)}
     held = [*big.values(), *jax.tree_util.tree_leaves(args)]
-    device = device_of(held)
+    device = device or device_of(held)
     shared = Shared(DimReader(), on_gpu=device != "cpu")
     importer = Importer(shared)
     taken = set(names)
@@ -262,7 +269,11 @@ class Flatten:
             args = inspect.signature(self.fn).bind(*args, **kwargs).args
         if settings() != self.settings:
             raise TypeError(f"captured with {changed(self.settings)}")
-        given, tree = jax.tree_util.tree_flatten(args)
+        return self.arrays(args)
+
+    def arrays(self, args: Sequence[Any]) -> list[Any]:
+        """Returns the arrays of arguments, whatever JAX's settings are."""
+        given, tree = jax.tree_util.tree_flatten(tuple(args))
         if tree != self.tree:
             names = ", ".join(leaf.name for leaf in self.leaves[:8])
             raise TypeError(
@@ -271,16 +282,26 @@ class Flatten:
         sizes: dict[str, int] = {}
         return [self._leaf(leaf, x, sizes) for leaf, x in zip(self.leaves, given, strict=True)]
 
+    def fits(self, types: Sequence[Any]) -> bool:
+        """True if arguments of these types, in any structure of containers, match the capture."""
+        given, tree = jax.tree_util.tree_flatten(tuple(types))
+        sizes: dict[str, int] = {}
+        is_same = tree == self.tree and settings() == self.settings
+        return is_same and all(map(self._is_like, self.leaves, given, [sizes] * len(given)))
+
+    def _is_like(self, leaf: Leaf, aval: Any, sizes: dict[str, int]) -> bool:
+        is_same = aval.dtype == leaf.aval.dtype and aval.weak_type == leaf.aval.weak_type
+        return is_same and _fits(aval.shape, leaf.aval.shape, sizes)
+
     def _leaf(self, leaf: Leaf, x: Any, sizes: dict[str, int]) -> Any:
         try:
             aval = jax.typeof(x) if not isinstance(x, np.ndarray) else _numpy_aval(x)
         except TypeError as error:
             raise TypeError(f"argument {leaf.name}: {error}") from error
-        is_same = aval.dtype == leaf.aval.dtype and aval.weak_type == leaf.aval.weak_type
-        if not is_same or not _fits(aval.shape, leaf.aval.shape, sizes):
+        if not self._is_like(leaf, aval, sizes):
             raise TypeError(f"argument {leaf.name} is {leaf.text}, got {Leaf('', aval).text}")
         if isinstance(x, jax.Array):
-            if self.may_move and device_of([x]) != self.device:
+            if self.may_move and not isinstance(x, Tracer) and device_of([x]) != self.device:
                 raise TypeError(f"argument {leaf.name} was on {self.device}, got {device_of([x])}")
             return to_words(x)
         return to_words(np.asarray(x, dtype=leaf.aval.dtype))

@@ -16,7 +16,7 @@ import jax
 
 from stack.frameworks.jax_private import jit_info
 
-# options of `jax.jit` that `stack.jit` takes; donation is ignored, since results are new arrays
+# options of `jax.jit` that `stack.jit` takes
 JIT_OPTIONS = (
     *("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"),
     *("keep_unused", "inline"),
@@ -85,6 +85,17 @@ class Form:
         functools.update_wrapper(call, fn, updated=())  # not the attributes of `jax.jit`
         call.__signature__ = inspect.Signature(self._parameters(fn, set(fixed)))  # pyright: ignore[reportFunctionMemberAccess]
         return call
+
+    def donated(self, fn: Callable[..., Any]) -> tuple[int, ...]:
+        """Returns which of the arrays `fn` may overwrite, by the options that `jax.jit` got."""
+        info = jit_info(fn)
+        places, names = getattr(info, "donate_argnums", ()), getattr(info, "donate_argnames", ())
+        if self == PLAIN:
+            return tuple(places)
+        given = [i for i in range(self.count) if i not in {place for place, _, _ in self.fixed}]
+        known = parameter_names(fn, self.count)
+        asked = [i in places or known[i] in names for i in given] + [n in names for n in self.names]
+        return tuple(number for number, is_asked in enumerate(asked) if is_asked)
 
     def _parameters(self, fn: Callable[..., Any], fixed: set[int]) -> list[inspect.Parameter]:
         """Returns the parameters of the arrays, named as in `fn`."""

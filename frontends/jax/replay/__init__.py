@@ -1,4 +1,4 @@
-"""Runs functions of the IR in JAX, and hosted operators as JAX primitives.
+"""Runs functions of the IR in JAX, compiled ones too, and hosted operators as JAX primitives.
 
 Imports the room `lax`.
 """

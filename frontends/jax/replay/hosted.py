@@ -96,7 +96,7 @@ class _Rules:
         kernel = self.made.kernel_for(device, _tensor_types(arrays), attributes)
         if kernel is None or (device == "cuda" and not is_installed("torch")):
             return self._decomposed(*arrays, **attributes)
-        return _called_back(kernel, self._types(*arrays, **attributes), arrays, attributes)
+        return call_kernel(kernel, self._types(*arrays, **attributes), arrays, attributes)
 
     # ---- derivatives, batches
 
@@ -186,7 +186,7 @@ def _with_gradient(rules: _Rules, attributes: Attributes) -> Callable[..., Any]:
     return run
 
 
-def _called_back(
+def call_kernel(
     kernel: Kernel, types: Sequence[Any], arrays: Sequence[Array], attributes: Mapping[str, Any]
 ) -> Sequence[Array]:
     """Calls a hand-written kernel from inside a compiled program."""

@@ -18,7 +18,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from stack.errors import UsageError
 from stack.frontends.jax.lax.lowering import jax_dtype
 from stack.frontends.jax.lax.opaque_calls import bind
-from stack.frontends.jax.replay.extremum import extremum
+from stack.frontends.jax.replay.extremum import extremum, largest
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.data import Data
 from stack.ir.func import Func
@@ -179,6 +179,9 @@ class JaxSpace(ArraySpace):
         axis, keys = node.attrs["axis"], node.attrs["num_keys"]
         start = node.attrs.get("start", 0)
         first = node.attrs.get("first", args[0].shape[axis])
+        is_part = start == 0 and first < args[0].shape[axis]
+        if node.attrs["descending"] and keys == 1 and is_part and args[0].dtype == np.int32:
+            return largest(args, first, axis)
         if not node.attrs["descending"]:
             found = lax.sort(args, dimension=axis, num_keys=keys, is_stable=True)
             return tuple(lax.slice_in_dim(a, start, first, axis=axis) for a in found)

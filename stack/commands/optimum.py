@@ -11,12 +11,10 @@ from stack.explore.fusion_input import fusion_input, fusion_of
 from stack.explore.lowering import Settings, all_stages, capture, label, with_random_inputs
 from stack.explore.optimum import BEST, described, landscape
 from stack.explore.target import ExampleCall, resolve
-from stack.measure.optimum_race import race, race_table
-from stack.measure.plots import plot_landscape
-from stack.measure.systems import program_of
-from stack.measure.timing import ROUNDS
 from stack.run.pipeline_edits import DEFAULT, is_default
+from stack.wings import wing
 
+ROUNDS = 7  # of timing
 AGAINST = ("optimum",)
 NOT_WITH = ("check", "fuel", "print_changed", "no_lines", "stats", "verbose", "schedule", "output")
 
@@ -78,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         marks = {s.name: s.seconds for s in found.standings}
         title = f"{label(target)}: {found.size} legal fusings, predicted for {found.machine}"
-        plot_landscape(found.histogram, marks, title, args.plot)
+        wing("bench").plot_landscape(found.histogram, marks, title, args.plot)
         common.progress(f"wrote {args.plot}")
     if not args.rounds or args.target:
         why = "--rounds 0" if not args.rounds else f"lowered for {found.machine}, by --target"
@@ -86,17 +84,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not isinstance(target, ExampleCall):
         captured = with_random_inputs(captured)
-    raced = race(
-        program_of(captured, frontend),
+    text, code = wing("bench").measured(
+        captured,
+        frontend,
         found,
         backend=args.backend,
         passes=passes,
         rounds=args.rounds,
         say=common.progress,
     )
-    try:
-        print(f"\nmeasured in {args.rounds} interleaved rounds, relative to {found.ours.name}\n")
-        print(race_table(raced))
-        return raced.comparison.exit_code
-    finally:
-        raced.comparison.close()
+    print(f"\nmeasured in {args.rounds} interleaved rounds, relative to {found.ours.name}\n")
+    print(text)
+    return int(code)

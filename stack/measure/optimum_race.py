@@ -10,8 +10,16 @@ from stack.explore.optimum import Landscape, Standing
 from stack.explore.table import number, table
 from stack.explore.terminal import Loud
 from stack.measure.compare import Comparison, measure, ratio_text
-from stack.measure.systems import NO_OPTIONS, BenchProgram, Say, System, graph_system
+from stack.measure.systems import (
+    NO_OPTIONS,
+    BenchProgram,
+    Say,
+    System,
+    graph_system,
+    program_of,
+)
 from stack.measure.timing import ROUNDS
+from stack.run.frontend import Captured, Frontend
 
 
 @dataclass
@@ -62,3 +70,22 @@ def race_table(found: Race) -> str:
         )
     head = ["fusing", "kernels", "predicted", "measured", "ms", "error", "ok"]
     return table(head, rows, drop=["ms", "error"])
+
+
+def measured(
+    captured: Captured,
+    frontend: Frontend,
+    found: Landscape,
+    *,
+    backend: str | None,
+    passes: str,
+    rounds: int,
+    say: Say,
+) -> tuple[str, int]:
+    """Times the best fusings and the pass's own; returns the table and the exit code."""
+    program = program_of(captured, frontend)
+    raced = race(program, found, backend=backend, passes=passes, rounds=rounds, say=say)
+    try:
+        return race_table(raced), raced.comparison.exit_code
+    finally:
+        raced.comparison.close()

@@ -96,17 +96,20 @@ class _Replay:
             _calls[key] = self.steps.call(nodes, given, wanted), self.steps
         call, _ = _calls[key]
         types = [node.types[item] for node, item in wanted]
-        specs = [jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types]
+        specs = [jax.ShapeDtypeStruct(t.shape, _in_bytes(jax_dtype(t.dtype))) for t in types]
         if call.scratch:
             specs.append(jax.ShapeDtypeStruct((call.scratch,), np.uint8))
-        operands = [env[v] for v in given]
+        operands = [env[v].astype(_in_bytes(env[v].dtype)) for v in given]
         aliases = {i: r for i, r in call.updates.items() if operands[i].dtype == specs[r].dtype}
         for i, r in aliases.items():
             operands[i] = jnp.reshape(operands[i], specs[r].shape)
         target = _target(call.handler, self.steps.platform)
         run = jax.ffi.ffi_call(target, specs, input_output_aliases=aliases)
         results = run(*operands, plan=np.int64(call.plan))
-        env.update(zip(wanted, results))
+        env.update(
+            (value, result.astype(jax_dtype(t.dtype)))
+            for value, result, t in zip(wanted, results, types)
+        )
 
     # ---- what XLA does
 
@@ -134,6 +137,15 @@ class _Replay:
         return lax.while_loop(
             lambda xs: self.block(test, xs)[0], lambda xs: self.block(body, xs), args
         )
+
+
+def _in_bytes(dtype: Any) -> Any:
+    """Returns the type of an array in a call: integers of 2 or 4 bits, of which XLA packs several
+    into a byte, become integers of 8 bits.
+    """
+    if not jnp.issubdtype(dtype, jnp.integer) or jnp.iinfo(dtype).bits >= 8:
+        return dtype
+    return np.dtype(np.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else np.uint8)
 
 
 def _parts(block: Block, steps: ForeignSteps) -> Iterator[tuple[bool, list[Node]]]:

@@ -22,6 +22,7 @@ from stack.ir.traits import converts, is_alias, is_elementwise, is_number
 from stack.ir.types import F64, TensorType
 
 Array = np.ndarray
+MOST = 64  # ops of a known function, with its constants
 GRID = np.concatenate([np.linspace(-9.7, 9.3, 40), np.linspace(-0.93, 0.97, 24)])
 CLOSE = 1e-5  # constants of a program may be rounded to f32
 _ROOT = math.sqrt(0.5)
@@ -88,34 +89,43 @@ def _sampled(flow: GroupFlow, start: Node, end: Node) -> Array | None:
     grid = TensorType(F64, (len(GRID),))
     x = param("x", grid)
     made: dict[Node, Node] = {start: x}
-
-    def remake(node: Node) -> Node | None:
-        if node in made:
-            return made[node]
+    for node in _way(flow, start, end):
         if is_number(node):
             data: Data = node.attrs["value"]
             wide = data.dtype.kind == "f"
             array = data.array.astype(np.float64) if wide else data.array
             dtype = F64 if wide else data.dtype
-            new = Node("const", (), {"value": Data(array, dtype)}, TensorType(dtype, ()))
+            made[node] = Node("const", (), {"value": Data(array, dtype)}, TensorType(dtype, ()))
         elif is_alias(node) or (converts(node) and node.tensor.dtype.kind == "f"):
-            inner = remake(flow.args(node)[0])
-            if inner is None:
-                return None
-            new = inner
+            made[node] = made[flow.args(node)[0]]
         elif is_elementwise(node) and not converts(node):
-            args = [remake(a) for a in flow.args(node)]
-            held = [a for a in args if a is not None]
-            if len(held) < len(args):
-                return None
-            new = make(node.op, held, node.attrs)
+            made[node] = make(node.op, [made[a] for a in flow.args(node)], node.attrs)
         else:
             return None
-        made[node] = new
-        return new
-
-    result = remake(end)
+    result = made.get(end)
     if result is None or result.type != grid:
         return None
     found: Array = interpret("f", Block([x], [result]), [GRID])
     return found
+
+
+def _way(flow: GroupFlow, start: Node, end: Node) -> list[Node]:
+    """Returns the nodes that `end` is computed from, operands first, without `start` and what only
+    `start` needs; nothing if they are more than a known function has.
+    """
+    order: dict[Node, None] = {}
+    pending = [end]
+    opened: set[Node] = {start}
+    while pending:
+        node = pending[-1]
+        if node in order or node is start:
+            pending.pop()
+        elif node in opened:
+            order[pending.pop()] = None
+        else:
+            if len(opened) > MOST:
+                return []
+            opened.add(node)
+            if not is_number(node):
+                pending.extend(flow.args(node))
+    return list(order)

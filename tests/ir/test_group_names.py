@@ -143,3 +143,13 @@ def test_names_of_values_do_not_count() -> None:
     body = Block([p := param("softmax", WIDE)], [b := Builder().neg(p)], {b: "attention"})
     step = make("fusion", [param("gelu", WIDE)], {"kind": "loop", "name": "matmul"}, [body])
     assert group_name(step) == "neg"
+
+
+def test_a_long_mix_of_bits_is_named_without_walking_each_path() -> None:
+    def build(b: Builder, x: Node, y: Node) -> Node:
+        mixed = b.cast(x, type=tensor("i32", ROWS, COLUMNS))
+        for _ in range(100):
+            mixed = b.op("xor", [b.add(mixed, mixed), mixed])
+        return b.mul(b.cast(mixed, type=WIDE), y)
+
+    assert "SiLU" not in name(build)

@@ -45,7 +45,10 @@ def check_steps(student: Any) -> None:
     Hint: the register tile of the lesson is "split i 8; split j 32; reorder i.1 j.0; ...". Count
     its sums: 8 * 32 / 16 registers.
     """
-    text = ask(student.steps).answer("a list of steps")
+    steps = ask(student.steps)
+    text = steps.answer("one text, as the gap shows")
+    if not isinstance(text, str):
+        raise steps.wrong('one text, such as "split j 32; bind i cores"', text)
     func, target = stack.parse(PRODUCT), load("avx512")
     lower = lambda: (
         Pipeline("schedule{loops=cpu},tile").run(func, target=target, schedules={"c": text}).func

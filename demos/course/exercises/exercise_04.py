@@ -21,7 +21,7 @@ def registers(m, n, lanes):
 
 
 def steps():
-    """A list of steps for `c`, 64 x 64 by 64 x 64, on a CPU with AVX-512.
+    """The text of a list of steps for `c`, 64 x 64 by 64 x 64, on a CPU with AVX-512.
 
     The loop along k does at least 4 multiplications for each number that it loads. The sums that
     it carries fit in 24 of the 32 registers, of 16 numbers each.

@@ -234,7 +234,8 @@ class CompiledGraph:
         `arrays`: for all parameters. The arguments are these arrays, or the cached values of the
         weights, which do not change here, and the arrays that the rest of the program takes.
         """
-        executable = self._executable(self._sizes_of([a.shape for a in arrays]))
+        sizes = self._sizes_of([a.shape for a in arrays])
+        executable = self._executable(sizes)
         if executable.foreign is None:
             raise StackError(
                 f"backend {self.backend.name!r} makes no kernels that XLA can call: declare it as"
@@ -243,9 +244,12 @@ class CompiledGraph:
         frozen = executable.frozen
         if frozen is None:
             return executable.foreign, list(arrays)
-        kept = frozen.prepare(self._ready(self.captured.bound, self.dtypes))
+        kept = self.kept[sizes]
+        bound = self.captured.bound
+        held = kept.values(bound, self._ready(bound, self.dtypes))
+        self.runs[sizes].notes["frozen"] = kept.note
         types = [p.dtype for p in executable.foreign.func.params]
-        values = [self.frontend.from_numpy(v, t) for v, t in zip(kept, types)]
+        values = [self.frontend.from_numpy(v, t) for v, t in zip(held, types)]
         return executable.foreign, [*values, *(arrays[i] for i in frozen.given)]
 
     def match(self, args: Sequence[Any]) -> list[Any] | None:

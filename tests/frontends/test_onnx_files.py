@@ -17,7 +17,6 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 from stack.cli import main  # noqa: E402
 from stack.errors import StackError, UnsupportedOp, UsageError  # noqa: E402
 from stack.frontends.onnx.model import import_model  # noqa: E402
-from stack.ir import interpret  # noqa: E402
 from stack.ir.verifier import verify  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -43,7 +42,7 @@ def model_of(
 def check(model: Any, args: dict[str, np.ndarray], tolerance: float = 2e-5) -> None:
     func = import_model(model)
     verify(func)
-    found = interpret(func, *args.values())
+    found = func.interpret(*args.values())
     results: Any = ReferenceEvaluator(model).run(None, args)
     (want,) = results
     assert found.shape == want.shape and found.dtype == want.dtype
@@ -205,7 +204,7 @@ def test_models_that_torch_exports(tmp_path: Path) -> None:
     ).eval()  # fmt: skip
     x, path = torch.randn(2, 3, 8, 8), tmp_path / "net.onnx"
     torch.onnx.export(net, (x,), str(path), dynamo=True, verbose=False)
-    found = interpret(import_model(onnx.load(path)), x.numpy())
+    found = import_model(onnx.load(path)).interpret(x.numpy())
     np.testing.assert_allclose(found, net(x).detach().numpy(), atol=1e-5)
 
 
@@ -222,7 +221,7 @@ def test_the_models_that_onnx_tests_itself_with() -> None:
         arguments, wanted = data[0]
         try:
             func = import_model(model)
-            found = interpret(func, *map(np.asarray, arguments))
+            found = func.interpret(*map(np.asarray, arguments))
         except (StackError, TypeError):
             outcomes["refused"] += 1
             continue

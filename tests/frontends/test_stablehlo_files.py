@@ -16,7 +16,6 @@ from jax import lax  # noqa: E402
 from stack.cli import main  # noqa: E402
 from stack.errors import UnsupportedOp, UsageError  # noqa: E402
 from stack.frontends.stablehlo.module import import_text  # noqa: E402
-from stack.ir import interpret  # noqa: E402
 from stack.ir.verifier import verify  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -73,7 +72,7 @@ def test_a_program(name: str) -> None:
         want = jax.tree.leaves(fn(*map(jnp.asarray, args)))
         func = import_text(text, "p.mlir")
         verify(func)
-        found = interpret(func, *args)
+        found = func.interpret(*args)
     found = found if isinstance(found, tuple) else (found,)
     assert len(found) == len(want)
     for have, result in zip(found, want, strict=True):

@@ -58,7 +58,8 @@ class JaxCalls:
         form = PLAIN
         if kwargs or not self.is_plain:
             form, args = split(self.fn, args, kwargs)
-        return self._jitted(form).call(*args)
+        jitted = self._jitted(form)
+        return jitted.call(*args) if jax_ranges() is None else jitted.recorded(args)
 
     def _jitted(self, form: Form) -> _Jitted:
         if form not in self.forms:
@@ -89,6 +90,20 @@ class _Jitted:
         for program in self.programs[known:]:
             graph = program.graph(device_of(jax.tree_util.tree_leaves(arrays)))
             graph.captured.args = tuple(arrays)
+
+    def recorded(self, args: Sequence[Any]) -> Any:
+        """Runs step by step while JAX's profiler records, so that each kernel is an event.
+
+        A call of which no graph is compiled yet, or within a trace, is run by XLA.
+        """
+        is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(args))
+        for graph in () if is_traced else reversed(self.graphs):
+            try:
+                ready = graph.ready(graph.captured.flatten.arrays(args))
+            except TypeError:  # for other arguments
+                continue
+            return graph.captured.unflatten(graph.execute(ready))
+        return self.call(*args)
 
     def _staged(self, *args: Any) -> Any:
         """The function that JAX traces: binds the program of its arguments' types."""

@@ -140,12 +140,12 @@ WINDOW = """
 %iota = iota() {axis=0} : i32<16>
 %iota_1 = iota() {axis=0} : i32<8>
 %mul = mul(%iota_1, -1:i32) : i32<8>
-%broadcast_1 = broadcast(%mul) {axes=[0]} : i32<8x4>
-%add = add(7:i32, %broadcast_1) : i32<8x4>
+%add = add(7:i32, %mul) : i32<8>
+%broadcast_1 = broadcast(%add) {axes=[0]} : i32<8x4>
 %iota_2 = iota() {axis=0} : i32<4>
 %mul_1 = mul(%iota_2, 1:i32) : i32<4>
 %broadcast_2 = broadcast(%mul_1) {axes=[1]} : i32<8x4>
-%add_1 = add(%add, %broadcast_2) : i32<8x4>
+%add_1 = add(%broadcast_1, %broadcast_2) : i32<8x4>
 %y = loop(%broadcast) {kind="serial"} : f32<8> {(%r.0 < 2: i32, %acc_1: f32<8>)
   %mul_2 = mul(%r.0, 4:i32) : i32[]
   %broadcast_3 = broadcast(%mul_2) {axes=[]} : i32<16>

@@ -9,11 +9,10 @@ from jax.extend.mlir.dialects import stablehlo
 
 from stack.frontends.stablehlo.lowering import Call, lowers, number_like, sizes
 from stack.ir.algebra import COMBINE
+from stack.ir.axes import LETTERS
 from stack.ir.node import Node
 from stack.ir.types import BOOL, TensorType
 from stack.rewrite.splat import splat
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @lowers("reshape")

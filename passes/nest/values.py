@@ -28,14 +28,13 @@ from stack.ir.traits import (
     converts,
     is_contraction,
     is_number,
-    reads_by_data,
     reinterprets,
     tests_floats,
 )
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine
-from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, is_rounded, static, wide
 
 Wanted = tuple[Node, Index, Node | None]  # a node, an index, and the guard of the element
 Steps = Generator[Wanted, Node, Node]  # yields the elements that it needs, returns its own
@@ -223,7 +222,7 @@ class Scalars:
 
     def _rounded(self, value: Node, dtype: DType) -> Node:
         """Rounds a value to a narrow float type. Returns it in the type of computations."""
-        if wide(dtype) == dtype or is_number(value) or _is_rounded(value, dtype):
+        if is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
 
@@ -423,15 +422,6 @@ class Scalars:
 def _is_zero(node: Node) -> bool:
     """True if a constant is 0.0, the value of masked loads, and not -0.0."""
     return is_number(node) and not any(node.attrs["value"].array.tobytes())
-
-
-def _is_rounded(node: Node, dtype: DType) -> bool:
-    """True if a value already has the precision of `dtype`, since it was converted from this type;
-    gathers after the conversion do not matter.
-    """
-    while reads_by_data(node):
-        node = node.args[0]
-    return converts(node) and node.args[0].dtype == dtype
 
 
 __all__ = ["Scalars"]

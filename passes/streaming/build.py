@@ -23,8 +23,9 @@ from stack.passes.streaming.action import correct_block
 from stack.passes.streaming.graph import keeps_its_value
 from stack.passes.streaming.masks import masks_as_selects
 from stack.passes.streaming.normal_form import NormalForm
-from stack.passes.streaming.render import Render, again, reshaped, wide, widened
+from stack.passes.streaming.render import Render, again, reshaped, widened
 from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, TermValue
+from stack.passes.tiling.frame import wide
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from stack.ir.traits import (
     reads_by_data,
     tests_floats,
 )
-from stack.ir.types import F32, DType, TensorType
+from stack.ir.types import DType, TensorType
 from stack.passes.streaming.graph import read_through
 from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.terms import (
@@ -39,13 +39,8 @@ from stack.passes.streaming.terms import (
     TermValue,
     TieFactor,
 )
+from stack.passes.tiling.frame import is_rounded, wide
 from stack.rewrite.splat import splat
-
-
-def wide(dtype: DType) -> DType:
-    """Returns the type of running values of this element type: f32 for 16-bit floats, else the
-    same."""
-    return F32 if dtype.is_float and dtype.bits == 16 else dtype
 
 
 class Render:
@@ -398,8 +393,7 @@ def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
 
 def rounded(node: Node, dtype: DType) -> Node:
     """Returns a value with the precision of a 16-bit float, in the type that computations use."""
-    is_rounded = is_number(node) or (converts(node) and node.args[0].dtype == dtype)
-    if wide(dtype) == dtype or node.dtype != wide(dtype) or is_rounded:
+    if node.dtype != wide(dtype) or is_rounded(node, dtype):
         return node
     return widened(make("cast", (node,), hint=node.tensor.with_dtype(dtype)))
 

@@ -8,6 +8,7 @@ from stack.ir import ops
 from stack.ir.algebra import COMBINE as COMBINE
 from stack.ir.dim import Dim, Expr
 from stack.ir.node import Node
+from stack.ir.traits import converts, is_number, reads_by_data
 from stack.ir.types import F32, DType
 
 EXPENSIVE = 8  # scalar operations from which a value is stored rather than recomputed
@@ -26,6 +27,17 @@ class CannotTile(Exception):
 def wide(dtype: DType) -> DType:
     """Returns the type in which a kernel computes: f32 for 16-bit floats."""
     return F32 if dtype.kind == "f" and dtype.bits == 16 else dtype
+
+
+def is_rounded(node: Node, dtype: DType) -> bool:
+    """True if a value in the type of computations already has the precision of `dtype`: it is a
+    number, or was converted from this type. Gathers after the conversion do not matter.
+    """
+    if wide(dtype) == dtype or is_number(node):
+        return True
+    while reads_by_data(node):
+        node = node.args[0]
+    return converts(node) and node.args[0].dtype == dtype
 
 
 def is_expensive(node: Node) -> bool:

@@ -13,7 +13,7 @@ from importlib import metadata
 
 
 @dataclass(frozen=True)
-class TestedRange:
+class ReleaseRange:
     """The range of a package's releases on which the smoke tests pass.
 
     Attributes:
@@ -32,10 +32,10 @@ class TestedRange:
 
 
 TESTED = {
-    "torch": TestedRange("torch", "2.11", "2.14"),
-    "jax": TestedRange("jax", "0.10", "0.12"),
-    "triton": TestedRange("triton", "3.6", "3.8"),
-    "tvm": TestedRange("apache-tvm", "0.27", "0.27"),
+    "torch": ReleaseRange("torch", "2.11", "2.14"),
+    "jax": ReleaseRange("jax", "0.10", "0.12"),
+    "triton": ReleaseRange("triton", "3.6", "3.8"),
+    "tvm": ReleaseRange("apache-tvm", "0.27", "0.27"),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import stack
 from stack.cli import build_parser, main
-from stack.releases import TESTED, TestedRange
+from stack.releases import TESTED, ReleaseRange
 
 TEXT = """func @f(%x: f32[4, 8], %w: f32[8]) -> (f32[4, 8]) at tensor {
   %wide = broadcast(%w) {axes=[1]} : f32[4, 8]
@@ -74,14 +74,14 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_release_is_tested_or_not(version: str, expected: bool) -> None:
-    assert TestedRange("torch", "2.11", "2.14").holds(version) is expected
+    assert ReleaseRange("torch", "2.11", "2.14").holds(version) is expected
 
 
 def test_an_untested_release_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from stack import releases
 
     releases.warn_if_untested.cache_clear()
-    monkeypatch.setitem(TESTED, "numpy", TestedRange("numpy", "0.1", "0.2"))
+    monkeypatch.setitem(TESTED, "numpy", ReleaseRange("numpy", "0.1", "0.2"))
     with pytest.warns(UserWarning, match=r"tested with numpy 0\.1 to 0\.2 and continues with"):
         releases.warn_if_untested("numpy")
     releases.warn_if_untested("numpy")  # a second warning would be an error here

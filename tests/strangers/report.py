@@ -24,8 +24,10 @@ HERE = Path(__file__).resolve()
 # files of this folder have names of libraries; the folder above has the package that they form
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE.parent]
 sys.path.insert(0, str(HERE.parent.parent))
-COLUMNS = "{:38} {:9} {:>6} {:>6} {:>9} {:>9} {:>9} {:>8}  {}"
-HEAD = ("architecture", "result", "native", "train", "error", "eager's", "training", "seconds", "")
+COLUMNS = "{:38} {:9} {:>6} {:>6} {:>9} {:>9} {:>9} {:>8} {:>6}  {}"
+HEAD = (
+    "architecture", "result", "native", "train", "error", "eager's", "training", "seconds", "cpu", "",
+)  # fmt: skip
 
 
 def verdict(row: dict[str, Any]) -> str:
@@ -72,6 +74,7 @@ def line(row: dict[str, Any]) -> str:
         f"{row['eager_error']:.1e}",
         f"{row['train_error']:.2g}",
         f"{row['seconds']:.1f}",
+        f"{row['cpu']:.1f}",
         why(row),
     ).rstrip()
 

@@ -43,6 +43,7 @@ class Report:
         starts, leaving: compiled training runs, and those of them that are further off.
         seconds, train_seconds: of the first call and of the first training step, compilation
             included.
+        cpu: CPU seconds of the first call, in all threads: they depend less on other load.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Report:
     trained: bool = False
     seconds: float = float("nan")
     train_seconds: float = float("nan")
+    cpu: float = float("nan")
 
     @property
     def fully_native(self) -> bool:

@@ -26,7 +26,8 @@ sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE.parent]
 sys.path.insert(0, str(HERE.parent.parent))
 COLUMNS = "{:38} {:9} {:>6} {:>6} {:>9} {:>9} {:>9} {:>8} {:>6}  {}"
 HEAD = (
-    "architecture", "result", "native", "train", "error", "eager's", "training", "seconds", "cpu", "",
+    "architecture", "result", "native", "train", "error", "eager's", "training", "seconds",
+    "cpu", "",
 )  # fmt: skip
 
 

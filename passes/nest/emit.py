@@ -256,6 +256,9 @@ class _Nest:
             for output, result in results
         ]
         used = {s.name for _, _, place in stored for d in place for s in symbols(d)}
+        # a loop over one column stays, even if no result has that axis: steps of a product tile it
+        ones = zip(axes, root.shape, strict=True)
+        used |= {str(a) for a, extent in ones if isinstance(a, Expr) and static(extent) == 1}
         kept = [a for i, a in enumerate(axes) if i not in reduced and str(a) in used]
         inner = [a for i, a in enumerate(axes) if i in reduced and str(a) in used]
         return kept, inner, stored

@@ -53,6 +53,17 @@ COLUMNS = """func @main(%x: f32[9, 4], %w: f32[4, 24], %b: f32[24])
 """
 
 
+FLAT = """func @main(%x: f32[{b}, {m}, {k}], %w: f32[{b}, {k}, 1], %c: f32[{b}, {m}])
+  -> (f32[{b}, {m}]) at tensor {{
+  %y = dot(%x, %w) {{rule="b m k, b k n -> b m n"}} : f32[{b}, {m}, 1]
+  %e = exp(%y) : f32[{b}, {m}, 1]
+  %r = reshape(%e) : f32[{b}, {m}]
+  %z = mul(%r, %c) : f32[{b}, {m}]
+  return %z
+}}
+"""
+
+
 def sized(text: str, m: int, k: int, n: int) -> str:
     for letter, size in (("M", m), ("K", k), ("N", n)):
         text = text.replace(f"[{letter}", f"[{size}").replace(f" {letter}]", f" {size}]")
@@ -97,3 +108,12 @@ def test_one_product_of_each_group(text: str) -> None:
     args = random_inputs(func)
     for have, want in zip(made.interpret(*args), func.interpret(*args), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("b, m, k", [(1, 1, 1), (2, 1, 1), (1, 1, 5), (1, 3, 1), (2, 4, 3)])
+def test_results_without_the_axis_of_one_column(b: int, m: int, k: int) -> None:
+    """The loop over the column stays, for the steps that tile a product."""
+    func = parse(FLAT.format(b=b, m=m, k=k))
+    args = random_inputs(func)
+    found = lowered(func).interpret(*args)
+    np.testing.assert_allclose(found, func.interpret(*args), rtol=1e-5)

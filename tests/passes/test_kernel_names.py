@@ -129,7 +129,9 @@ def test_a_stream_of_many_inputs(more: int) -> None:
     torch.testing.assert_close(stack.compile(f, *args)(*args).double(), want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("heads, size, width, state", [(1, 16, 1, 1), (2, 17, 1, 5), (1, 15, 4, 1)])
+@pytest.mark.parametrize(
+    "heads, size, width, state", [(1, 16, 1, 1), (2, 17, 1, 5), (1, 15, 4, 1), (2, 1, 1, 1)]
+)
 def test_scans_of_narrow_heads(heads: int, size: int, width: int, state: int) -> None:
     g = torch.Generator().manual_seed(0)
     shapes = [(heads, size, width), (heads, size), (heads,), (size, state), (size, state), (heads,)]

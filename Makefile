@@ -47,9 +47,9 @@ COMPAT_PIP = $(COMPAT)/bin/python -m pip install --disable-pip-version-check --n
 compat: ## the smoke tests on other releases: make compat TORCH=2.14.1 JAX=none
 	@test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
 	@echo "installing torch $(TORCH) and jax $(JAX) into $(COMPAT)"
-	@$(COMPAT_PIP) 'setuptools>=77' wheel 'pytest<9.2' \
+	@$(COMPAT_PIP) 'setuptools>=77' wheel 'pytest<9.2'
+	@$(COMPAT_PIP) --no-build-isolation -e '.$(if $(FRAMEWORKS),[mlir$(FRAMEWORKS)])' \
 		$(if $(filter-out none,$(TORCH)),'torch==$(TORCH)') $(if $(filter-out none,$(JAX)),'jax==$(JAX)')
-	@$(COMPAT_PIP) --no-build-isolation -e '.$(if $(FRAMEWORKS),[mlir$(FRAMEWORKS)])'
 	@$(COMPAT)/bin/python -m pytest -p no:cacheprovider tests/smoke
 
 CORE = $(CURDIR)/.compat/core

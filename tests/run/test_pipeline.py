@@ -44,11 +44,6 @@ def needs(work: Work, chunks: int) -> list[Work]:
     return [Work("F", chunk, batch), *later]
 
 
-def test_1f1b_holds_as_many_microbatches_as_stages_are_left() -> None:
-    assert [pipeline("1f1b", 4, 16).in_flight(r) for r in range(4)] == [4, 3, 2, 1]
-    assert [pipeline("gpipe", 4, 16).in_flight(r) for r in range(4)] == [16] * 4
-
-
 def test_gradients_of_weights_follow_at_once_unless_they_fill_bubbles() -> None:
     order = order_of(pipeline("1f1b", 2, 2))[1]
     assert [w.kind for w in order] == ["F", "B", "W", "F", "B", "W"]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from stack.errors import UsageError
-from stack.run.pipeline import KINDS, Work, formula, order_of, pipeline
+from stack.sim.pipeline import KINDS, Work, formula, order_of, pipeline
 
 SIZES = [(1, 1), (2, 4), (4, 8), (8, 32)]
 

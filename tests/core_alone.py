@@ -37,7 +37,7 @@ WINGS = {
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
     ),
     "course": ("demos", "stack/mini.py"),
-    "ops": ("ops",),
+    "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),
     "report": ("stack/report", "stack/commands/report.py"),
 }
 

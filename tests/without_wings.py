@@ -30,6 +30,7 @@ NEEDS = {
     "bench cpu --quick": "bench",
     "compare f.stack --with eager": "bench",
     "dump f.stack --profile": "bench",
+    "opt f.stack --against optimum": "bench",
     "report f.stack -o f.html": "report",
     "dump f.stack --mesh dp=2": "mesh",
     "explain r --sharding %e": "mesh",

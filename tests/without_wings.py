@@ -31,6 +31,7 @@ NEEDS = {
     "compare f.stack --with eager": "bench",
     "dump f.stack --profile": "bench",
     "opt f.stack --against optimum": "bench",
+    "run r --kernel k=hand.py:mine": "bench",
     "report f.stack -o f.html": "report",
     "dump f.stack --mesh dp=2": "mesh",
     "explain r --sharding %e": "mesh",

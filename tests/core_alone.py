@@ -23,6 +23,7 @@ WINGS = {
         "stack/sim",
         "stack/explore/sharding.py",
         "stack/run/mesh.py",
+        "stack/run/gradients.py",
         "stack/run/partitioner.py",
         "stack/run/ranks.py",
         "frontends/torch/distributed",
@@ -35,6 +36,7 @@ WINGS = {
         "stack/commands/bench.py",
         "stack/commands/compare.py",
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
+        "frontends/jax/compile/peer_calls.py",
     ),
     "course": ("demos", "stack/mini.py"),
     "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),

@@ -36,10 +36,10 @@ WINGS = {
         "stack/commands/bench.py",
         "stack/commands/compare.py",
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
-        "frontends/jax/compile/peer_calls.py",
     ),
     "course": ("demos", "stack/mini.py"),
     "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),
+    "rules": ("stack/testing/rules", "stack/commands/check_rule.py"),
     "report": ("stack/report", "stack/commands/report.py"),
 }
 

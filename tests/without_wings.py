@@ -33,6 +33,7 @@ NEEDS = {
     "opt f.stack --against optimum": "bench",
     "run r --kernel k=hand.py:mine": "bench",
     "report f.stack -o f.html": "report",
+    "check-rule canonicalize:twice": "rules",
     "dump f.stack --mesh dp=2": "mesh",
     "explain r --sharding %e": "mesh",
 }

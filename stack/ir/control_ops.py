@@ -7,7 +7,6 @@ from typing import Any
 
 from stack.errors import RuleError, StackError
 from stack.ir.axes import Rule, names, parse_rule, plain
-from stack.ir.body_relation import Body, Branches, Repeat
 from stack.ir.elementwise_ops import EVERYWHERE
 from stack.ir.node import Node
 from stack.ir.ops import Applied, OpDef, Site, define
@@ -95,12 +94,6 @@ def _custom_rule(node: Applied) -> Rule | None:
     return parse_rule(node.attrs["rule"]) if "rule" in node.attrs else None
 
 
-def _custom_relation(node: Node) -> Relation:
-    if node.blocks:
-        return Body(node)
-    return FullRelation(tuple(a.shape for a in node.args), tuple(t.shape for t in node.types))
-
-
 def _run_block(
     space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
 ) -> tuple[Any, ...] | Any:
@@ -135,7 +128,6 @@ _control(
     "call",
     "run a named block; with `once`, its results are the same for every call of the program",
     _call_infer,
-    relation=Body,
     attrs=("name: str", "once?"),
 )
 _control(
@@ -143,21 +135,18 @@ _control(
     "one group of ops; `kind` names what runs it",
     _call_infer,
     "group",
-    relation=Body,
     attrs=("kind: str", "name?", "why?", "at?", "schedule?", "refused?", "padded?", "updates?"),
 )
 _control(
     "cond",
     "run the block with number `operand 0` (false is 0) on the other operands",
     _cond_infer,
-    relation=Branches,
     at_least=1,
 )
 _control(
     "while",
     "repeat the body while the condition is true; `trip_count`: number of iterations, if known",
     _while_infer,
-    relation=Repeat,
     attrs=("trip_count?: int",),
 )
 define(
@@ -177,7 +166,8 @@ define(
         _custom_infer,
         evaluate=_run_block,
         rule=_custom_rule,
-        relation=_custom_relation,
+        # its rule gives shapes; an element may depend on elements that the rule does not name
+        relation=lambda node: FullRelation(tuple(a.shape for a in node.args)),
         attrs=("name: str", "params?", "rule?: str", "kernel?: str"),
     )
 )

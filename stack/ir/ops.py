@@ -286,10 +286,10 @@ def _relation(node: Node) -> Relation:
     if op.relation is not None:
         return op.relation(node)
     operands = tuple(a.shape for a in node.args)
-    results = tuple(t.shape for t in node.types)
     rule = rule_of(node)
     if rule is None:
-        return FullRelation(operands, results)
+        return FullRelation(operands)
+    results = tuple(t.shape for t in node.types)
     return related(rule, operands, results, op.windows(node) if op.windows else {})
 
 
@@ -305,11 +305,6 @@ def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> 
         return relation_of(node).pull(index, reduced or {})
     except RuleError as error:
         raise RuleError(f"{node.op}: {error}") from error
-
-
-def push(node: Node, operand: int, index: Index) -> list[Region | None]:
-    """The region of each result that can depend on element `index` of an operand; None if empty."""
-    return relation_of(node).push(operand, element(index))
 
 
 def footprint(node: Node, index: Index, result: int = 0) -> list[Region | None]:

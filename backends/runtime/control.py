@@ -1,4 +1,4 @@
-"""Control flow: programs inside a program, each executed as one of its steps."""
+"""Control flow run from Python: programs inside a program, each executed as one of its steps."""
 
 from __future__ import annotations
 
@@ -27,19 +27,14 @@ class InnerProgram(Protocol):
     def work(self, arrays: Iterable[Array], stream: int, /) -> list[Array]: ...
 
 
-def control(node: Node, inner: Sequence[InnerProgram], device: Device, native: Make | None) -> Make:
-    """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`.
-
-    `native`: the device's own code for a `while`, if it has some.
-    """
+def control(node: Node, inner: Sequence[InnerProgram], device: Device) -> Make:
+    """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`."""
     if node.op == "call":
         return inner[0].work
     if node.op == "cond":
         return _branch(inner)
     test, body = inner
     count = node.attrs.get("trip_count")
-    if native is not None:
-        return native
     return _loop(test, body, device) if count is None else _turns(body, count, device)
 
 

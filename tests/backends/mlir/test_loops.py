@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stack.backends.mlir import loops
+from stack.backends.mlir.control_flow import ControlFlow
 from stack.errors import StackError
 from stack.ir import Builder, param, parse, tensor
 from stack.ir.func import Func
@@ -146,14 +146,14 @@ def test_updates_are_in_place_where_nothing_else_needs_the_operand(make: Make) -
 
 
 def test_loops_of_kernels_are_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[loops.Loop] = []
-    init = loops.Loop.__init__
+    made: list[ControlFlow] = []
+    init = ControlFlow.__init__
 
-    def note(self: loops.Loop, *args: object) -> None:
+    def note(self: ControlFlow, *args: object) -> None:
         made.append(self)
         init(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loops.Loop, "__init__", note)
+    monkeypatch.setattr(ControlFlow, "__init__", note)
     compile_func(loop_of(put), "mlir", options=NO_CACHE)
     assert len(made) == 1
     compile_func(loop_of(library), "mlir", options=NO_CACHE)

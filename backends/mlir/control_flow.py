@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stack.ir.node import Block, Node
-from stack.ir.traits import behind, is_alias, is_control, is_item, is_kernel, is_while
+from stack.ir.traits import behind, is_control, is_kernel, is_while
 from stack.ir.types import TensorType
 from stack.run.cache import Cache
 from stack.run.foreign import Value, value_of, values_read
@@ -28,15 +28,6 @@ from .control_flow_text import NAME, WORD, FunctionText
 MOST_INLINED = 1 << 13
 
 Constant = Callable[[Node], np.ndarray]
-
-
-def is_native(node: Node, load: Load) -> bool:
-    """True if a node is a native kernel or no step, or control flow whose steps are all native."""
-    if is_kernel(node):
-        return isinstance(load(node), jit.NativeKernel)
-    if is_control(node):
-        return all(is_native(n, load) for block in node.blocks for n in block.nodes)
-    return is_alias(node) or is_item(node) or node.op == "const"
 
 
 class ControlFlow(jit.NativeKernel):

@@ -18,9 +18,10 @@ from stack.ir.types import DType
 from stack.run.cache import Cache
 from stack.target.record import LINE
 
+from ..runtime.control import has_only_kernels
 from ..runtime.device import CallOpaque, DeviceKernel, LibraryCall, Load, Make, Work
 from .address import address
-from .control_flow import ControlFlow, is_native
+from .control_flow import ControlFlow
 from .library import library_of
 
 
@@ -89,7 +90,7 @@ class Host:
 
     def control(self, node: Node, read: Sequence[int], load: Load) -> DeviceKernel | None:
         """Returns a native function if every step is one of our kernels; else None."""
-        if not is_native(node, load):
+        if not has_only_kernels(node):
             return None
         return ControlFlow(node, read, load, self.constant, self.cache)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from stack.ir.node import Node
+from stack.ir.ops import lookup
+from stack.ir.traits import is_alias, is_control, is_item, is_kernel
 
 from .device import Device, Make
 from .values import Array
@@ -38,14 +40,34 @@ def control(node: Node, inner: Sequence[InnerProgram], device: Device) -> Make:
     return _loop(test, body, device) if count is None else _turns(body, count, device)
 
 
+def has_only_kernels(node: Node) -> bool:
+    """True if every step inside a control flow node is a kernel or control flow of kernels."""
+    steps = [n for block in node.blocks for n in block.nodes]
+    return all(has_only_kernels(n) if is_control(n) else _is_kernel_or_none(n) for n in steps)
+
+
+def _is_kernel_or_none(node: Node) -> bool:
+    return is_kernel(node) or is_alias(node) or is_item(node) or node.op == "const"
+
+
+def is_replayed(node: Node) -> bool:
+    """True if a CUDA graph can replay a control flow node: the host knows which steps run."""
+    steps = [n for block in node.blocks for n in block.nodes]
+    inner = all(is_replayed(n) for n in steps if is_control(n))
+    return _is_known(node) and inner and all(lookup(n.op).kind != "foreign" for n in steps)
+
+
 def is_capturable(node: Node, inner: Sequence[InnerProgram]) -> bool:
     """True if a CUDA graph can capture a control flow node with blocks `inner`.
 
     Only if the host knows, without waiting for the device, which kernels run: for a call, or a loop
     with a constant trip count, whose steps can all be captured.
     """
-    is_known = node.op == "call" or node.attrs.get("trip_count") is not None
-    return is_known and inner[-1].capturable
+    return _is_known(node) and inner[-1].capturable
+
+
+def _is_known(node: Node) -> bool:
+    return node.op == "call" or node.attrs.get("trip_count") is not None
 
 
 def _branch(branches: Sequence[InnerProgram]) -> Make:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import stack
 from stack.backends.mlir.control_flow import ControlFlow
 from stack.errors import StackError
+from stack.explore.dump import describe
+from stack.explore.provenance import explain
+from stack.explore.saved_run import load_run
 from stack.ir import Builder, param, parse, tensor
 from stack.ir.func import Func
 from stack.ir.node import Node
@@ -158,6 +163,17 @@ def test_loops_of_kernels_are_native(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) == 1
     compile_func(loop_of(library), "mlir", options=NO_CACHE)
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(("make", "steps"), [(put, 0), (library, 5)], ids=["put", "library"])
+def test_steps_that_python_runs_are_counted(make: Make, steps: int, tmp_path: Path) -> None:
+    run = stack.compile(loop_of(make), *inputs(np.random.default_rng()), options=NO_CACHE).run
+    saved = load_run(run.save(tmp_path / "run"))
+    note = f"Python runs {steps} steps in each iteration of its loops"
+    assert run.coverage["loop_steps"] == steps
+    assert run.coverage["python"] == int(steps > 0)
+    told = [reason.text for reason in explain(saved, "while")]
+    assert (note in describe(saved.manifest)) == (note in told) == (steps > 0)
 
 
 def test_a_loop_in_a_loop(rng: np.random.Generator) -> None:

@@ -171,16 +171,39 @@ def solves(x: Any) -> Any:
     return lax.scan(step, jnp.ones(3), x)
 
 
+def kinks(x: Any) -> Any:
+    """Gradients go through the branches that were taken."""
+    step = lambda c, a: (lax.cond(a > c, lambda c: c * a, lambda c: jnp.sin(c) + a, c), None)
+    return lax.scan(step, jnp.float32(0.5), x)[0]
+
+
 def until(x: Any) -> Any:
     return lax.while_loop(lambda c: c[1].sum() < 99, lambda c: (c[0] + 1, c[1] * 1.5 + 1), (0, x))
 
 
-@pytest.mark.parametrize("flow", [branches, searches, nested, solves, until])
-def test_control_flow_in_loops_runs_without_python(flow: Any) -> None:
+def switches(x: Any) -> Any:
+    cases = [jnp.sin, lambda c: jnp.cumsum(c), lambda c: c[::-1] * 0.5]
+    step = lambda c, a: (lax.switch((a * 9).astype(int), cases, c), (c.sum(), c))
+    return lax.scan(step, jnp.ones(4), x)
+
+
+@pytest.mark.parametrize("flow", [branches, searches, nested, until, switches, jax.grad(kinks)])
+def test_nested_control_flow_is_one_call(flow: Any) -> None:
     x = drawn(9) / 9
     ours = stack.jit(flow)
     same(ours(x), jax.jit(flow)(x), 1e-4)
+    text = lowered(ours, x)
+    assert text.count("custom_call @stack_cpu") == 1
+    assert "stablehlo.while" not in text
+    assert "stablehlo.case" not in text
+
+
+def test_control_flow_with_a_factorization_runs_without_python() -> None:
+    x = drawn(9) / 9
+    ours = stack.jit(solves)
+    same(ours(x), jax.jit(solves)(x), 1e-4)
     assert "python" not in lowered(ours, x)
+    assert stack.compile(solves, x).run.coverage["loop_steps"] == 0
 
 
 def test_a_loop_that_reads_its_start() -> None:

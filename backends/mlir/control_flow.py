@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stack.ir.memory_reuse import overwritten, owner, reusable, reused
 from stack.ir.node import Block, Node
-from stack.ir.traits import behind, is_control, is_kernel, is_while
+from stack.ir.traits import is_control, is_kernel, is_while
 from stack.ir.types import TensorType
 from stack.run.cache import Cache
 from stack.run.foreign import Value, value_of, values_read
@@ -36,7 +37,8 @@ class ControlFlow(jit.NativeKernel):
     Attributes:
         read: numbers of the results that it writes.
         scratch: bytes of memory that it uses, whose address is the first of the `fixed` ones.
-        updated: numbers of the operands that it copies to the result and then updates in place.
+        updated: numbers of the operands that it copies to results and then updates in place, by
+            the number of the result.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class ControlFlow(jit.NativeKernel):
         super().__init__(NAME, library.addresses[NAME], (library, code))
         self.read = tuple(read)
         self.scratch = code.text.scratch
-        self.updated = [i for i in updated(node.blocks[-1]) if i in read] if is_while(node) else []
+        self.updated = {i: number for i, number in reusable(node).items() if i in read}
         memory = np.empty(self.scratch + LINE, np.uint8)
         start = address(memory)
         self._held = memory
@@ -79,16 +81,13 @@ def _built(
 
 def updated(body: Block) -> set[int]:
     """Returns the numbers of the parameters whose memory a block overwrites."""
-    roots = {root_of(n) for n in body.nodes if "updates" in n.attrs}
-    return {i for i, p in enumerate(body.params) if (p, 0) in roots}
+    found = overwritten(body)
+    return {i for i, p in enumerate(body.params) if p in found}
 
 
 def root_of(node: Node) -> Value:
     """Returns the value whose memory a value has: the one that it updates or is another view of."""
-    node = behind(node)
-    while "updates" in node.attrs:
-        node = behind(node.args[int(node.attrs["updates"])])
-    return value_of(node)
+    return value_of(owner(node))
 
 
 class _Code:
@@ -109,12 +108,21 @@ class _Code:
             if is_while(node):
                 self._loop(node, args, outs)
             elif node.op == "call":
-                self._block(node.blocks[0], args, outs)
+                self._branch(node.blocks[0], args, outs)
             else:
                 number = self.text.number(args[0], node.args[0].dtype, len(node.blocks))
                 for case in self.text.cases(number, len(node.blocks)):
                     with self.text.released():
-                        self._block(node.blocks[case], args[1:], outs)
+                        self._branch(node.blocks[case], args[1:], outs)
+
+    def _branch(self, block: Block, args: Sequence[str], outs: Sequence[str | None]) -> None:
+        """Writes a block that overwrites parameters only in the memory of its results."""
+        given, owners = [*args], [owner(r) for r in block.results]
+        for param in overwritten(block):
+            number, result = block.params.index(param), owners.index(param)
+            given[number] = self._own(param.tensor, outs[result])
+            self.text.copy(given[number], args[number], _bytes(param.tensor))
+        self._block(block, given, outs)
 
     def _block(
         self, block: Block, args: Sequence[str], targets: Sequence[str | None]
@@ -137,19 +145,20 @@ class _Code:
             if not is_kernel(node) and not is_control(node):
                 continue
             operands = [memory[root_of(a)] for a in node.args]
-            for value in [(node, i) for i in range(len(node.types))]:
-                if "updates" not in node.attrs and (is_kernel(node) or value in read):
+            results = [(node, i) for i in range(len(node.types))]
+            for value in results:
+                number = reused(node).get(value[1])
+                if number is not None:
+                    memory[value] = operands[number]
+                elif is_kernel(node) or value in read:
                     memory[value] = wanted.get(value) or self._place(value, arena)
             if is_control(node):
-                outs = [memory.get((node, i)) for i in range(len(node.types))]
-                self.control(node, operands, outs)
+                self.control(node, operands, [memory.get(value) for value in results])
                 continue
             kernel = self.load(node)
             assert isinstance(kernel, jit.NativeKernel)
             self.kept.append(kernel)
-            updates = "updates" in node.attrs
-            made = [root_of(node)] if updates else [(node, i) for i in range(len(node.types))]
-            operands += [memory[value] for value in made]
+            operands += [memory[value] for value in results]
             is_small = 0 < len(kernel.text) <= self.most
             self.text.call(kernel.text if is_small else kernel.address, operands)
         found = [memory[root_of(r)] for r in block.results]

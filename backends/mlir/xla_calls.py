@@ -118,10 +118,10 @@ class _Plan:
         of one program at a time.
         """
         args = [self.memory.place(a) for a in node.args]
-        for number in flow.updated:
+        for result, number in flow.updated.items():
             operand = value_of(node.args[number])
             if self._reads(operand, self.nodes.index(node)) == 1:
-                self.memory.overwrite(operand, (node, number))
+                self.memory.overwrite(operand, (node, result))
         outs = [self.memory.of((node, i)) for i in flow.read]
         scratch, fixed = self.memory.new(flow.scratch), [(0, at) for at in flow.fixed[1:]]
         self._call(flow.address, [*args, *outs, scratch, *fixed])

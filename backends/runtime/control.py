@@ -32,9 +32,9 @@ class InnerProgram(Protocol):
 def control(node: Node, inner: Sequence[InnerProgram], device: Device) -> Make:
     """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`."""
     if node.op == "call":
-        return inner[0].work
+        return _branch(inner[0], device)
     if node.op == "cond":
-        return _branch(inner)
+        return _choice([_branch(block, device) for block in inner])
     test, body = inner
     count = node.attrs.get("trip_count")
     return _loop(test, body, device) if count is None else _turns(body, count, device)
@@ -70,7 +70,18 @@ def _is_known(node: Node) -> bool:
     return node.op == "call" or node.attrs.get("trip_count") is not None
 
 
-def _branch(branches: Sequence[InnerProgram]) -> Make:
+def _branch(block: InnerProgram, device: Device) -> Make:
+    """Returns a function that runs a block, on copies of the operands that it overwrites."""
+    updated = block.updated
+
+    def run(arrays: Sequence[Array], stream: int) -> list[Array]:
+        own = [device.copy(a) if i in updated else a for i, a in enumerate(arrays)]
+        return block.turn(own, stream)
+
+    return run
+
+
+def _choice(branches: Sequence[Make]) -> Make:
     """Returns a function that runs the branch whose number is its first array.
 
     A number out of range is clamped to the first or last branch.
@@ -78,7 +89,7 @@ def _branch(branches: Sequence[InnerProgram]) -> Make:
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
         number = min(max(int(arrays[0]), 0), len(branches) - 1)
-        return branches[number].work(arrays[1:], stream)
+        return branches[number](arrays[1:], stream)
 
     return run
 

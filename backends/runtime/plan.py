@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stack.errors import StackError
+from stack.ir.memory_reuse import reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType
@@ -148,11 +149,18 @@ class Plan:
         read = [i for i in range(len(node.types)) if i not in unread]
         kernel = self.device.control(node, read, self.load)
         if kernel is not None:
-            outs = [self._value(node, i, node.types[i], "output") for i in read]
+            outs = [self._computed(node, i, args) for i in read]
             self.steps.append(KernelStep(node, args, outs, kernel))
             return
         make, capturable = self.control(node)
         self.steps.append(MakingStep(node, args, self._made(node), "", capturable, make, unread))
+
+    def _computed(self, node: Node, item: int, args: Sequence[RuntimeValue]) -> RuntimeValue:
+        """Returns the value of a result of compiled control flow: fresh, or that of an operand."""
+        number = reused(node).get(item)
+        value = self._value(node, item, node.types[item], "output" if number is None else "view")
+        value.base = None if number is None else args[number]
+        return value
 
     def _opaque(self, node: Node) -> Make:
         if self.call_opaque is None:

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
+from stack.ir.memory_reuse import reused
 from stack.ir.node import Block, Node
 from stack.ranges import OpenRange, recording
 from stack.run.backend import Kernel
@@ -24,7 +25,7 @@ from .control import control, is_capturable
 from .device import Bound, CallOpaque, Device, DeviceKernel, Load, Make
 from .plan import Plan
 from .records import label, label_of
-from .steps import KernelStep, allocating, releasing
+from .steps import KernelStep, MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
 
 
@@ -100,7 +101,8 @@ class BlockProgram:
     @property
     def updated(self) -> set[int]:
         """Returns the numbers of the inputs whose memory a run overwrites."""
-        roots = [s.outs[0].root for s in self.steps if "updates" in s.node.attrs]
+        steps = [s for s in self.steps if not isinstance(s, MakingStep)]  # those copy operands
+        roots = [s.args[number].root for s in steps for number in reused(s.node).values()]
         return {i for i, v in enumerate(self.inputs) if v in roots}
 
     def _control(self, node: Node) -> tuple[Make, bool]:

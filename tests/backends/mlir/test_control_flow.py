@@ -9,6 +9,7 @@ import pytest
 
 from stack.ir import Builder, param, tensor
 from stack.ir.func import Func
+from stack.ir.memory_reuse import reads_in_order
 from stack.ir.node import Node
 from stack.ir.types import TensorType
 from stack.run.compile import compile_func
@@ -17,9 +18,10 @@ from stack.run.record import Run
 NO_CACHE = {"cache": False}
 TYPES = (
     *(tensor("i32"), tensor("f32"), tensor("f32", 1), tensor("f32", 5), tensor("f32", 2, 3)),
-    *(tensor("f64"), tensor("f32", 0), tensor("bool")),
+    *(tensor("f64"), tensor("f32", 0), tensor("bool"), tensor("f32", 5)),
 )
 MOST_DEPTH = 3
+TABLES = 3, 8
 PUT = {"kind": "set", "rule": "x0! , , -> x0!"}
 
 
@@ -39,7 +41,7 @@ class Programs:
     def steps(self, state: list[Node], depth: int) -> list[Node]:
         """Returns the values after a few steps: arithmetic, an update, a branch or a loop."""
         made = [*state]
-        kinds = [self.arithmetic, self.exchange, self.update]
+        kinds = [self.arithmetic, self.exchange, self.update, self.update]
         kinds += [self.branch, self.loop] * (1 + (depth == 0)) if depth < MOST_DEPTH else []
         for _ in range(self.rng.integers(0, 4) + 2 * (depth == 0)):
             made = kinds[self.rng.integers(len(kinds))](made, depth)
@@ -62,17 +64,25 @@ class Programs:
         return [*state[:i], new, *state[i + 1 :]]
 
     def exchange(self, state: list[Node], _: int) -> list[Node]:
-        """Reads one value where another is, as views of other shapes."""
+        """Puts values in the places of others: as views of other shapes, or tables."""
         made = [*state]
-        made[1] = self.b.reshape(state[2], type=TYPES[1])
-        made[2] = self.b.reshape(state[1], type=TYPES[2])
+        if self.rng.random() < 0.5:
+            made[1] = self.b.reshape(state[2], type=TYPES[1])
+            made[2] = self.b.reshape(state[1], type=TYPES[2])
+        else:
+            made[3], made[8] = (state[TABLES[i]] for i in self.rng.integers(0, 2, 2))
         return made
 
     def update(self, state: list[Node], _: int) -> list[Node]:
-        """Sets one element of an array."""
-        made = [*state]
-        at = self.b.min(self.b.max(state[0], 0), 4)
-        made[3] = self.b.scatter(state[3], at, state[1], **PUT)
+        """Sets one element of a table, to a number or to an element of a table."""
+        b, made = self.b, [*state]
+        at = b.min(b.max(state[0], 0), 4)
+        table, other = self.rng.permutation(TABLES)
+        new = b.add(state[1], 1.0)
+        if self.rng.random() < 0.5:
+            source = state[self.rng.choice([table, other])]
+            new = b.mul(b.gather(source, b.sub(4, at), rule="x0!,  -> "), 0.5)
+        made[table] = b.scatter(state[table], at, new, **PUT)
         return made
 
     def branch(self, state: list[Node], depth: int) -> list[Node]:
@@ -119,3 +129,15 @@ def test_random_nests(_: int, rng: np.random.Generator) -> None:
             np.testing.assert_allclose(g, want, 1e-5, 1e-5, err_msg=str(func))
             np.testing.assert_array_equal(array, before)
     assert not any(k.loop_steps for k in executable.kernels)
+
+
+def test_reads_after_an_update_are_out_of_order() -> None:
+    """Control flow may have the memory of an operand only if nothing reads the operand later."""
+    b, x, flag = Builder(), param("x", TYPES[3]), param("flag", tensor("bool"))
+    held = [[param("t", TYPES[3])] for _ in range(2)]
+    blocks = [b.block(h, [b.scatter(h[0], b.const(2, "i32"), 1.0, **PUT)]) for h in held]
+    old = b.mul(x, 2.0)
+    for operand, is_ordered in ((-1, True), (1, False)):
+        cond = b.cond(flag, old, blocks=blocks, reuses=[operand])
+        assert reads_in_order(b.block([x, flag], [b.add(old, 1.0), cond]))
+        assert reads_in_order(b.block([x, flag], [cond, b.add(old, 1.0)])) == is_ordered

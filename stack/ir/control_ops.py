@@ -65,7 +65,7 @@ def _while_infer(site: Site) -> Type:
 
 def _checked(site: Site, types: tuple[Type, ...]) -> Type:
     """Returns the type of control flow; each result has the type of the operand that it reuses."""
-    for i, number in enumerate(site.attrs.get("reuses", ())):
+    for i, number in enumerate(map(int, site.attrs.get("reuses", ()))):
         if number >= 0 and site.args[number].type != types[i]:
             raise site.fail(f"operand {number}, which it reuses, is not of the type of result {i}")
     return result_type(types)

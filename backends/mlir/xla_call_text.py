@@ -17,7 +17,7 @@ from .xla_launch_text import GPU
 
 SYMBOL = "stack_xla_call"
 HEAD = 5  # operands, results, steps, the slots of the longest table, and 1 on a GPU
-CALL, MOVE, MOVE_IF, LAUNCH, COPY = range(5)  # kinds of steps
+CALL, MOVE, LAUNCH, COPY = range(4)  # kinds of steps
 
 _METADATA = 1  # the extension that asks for the version of the interface
 _CAPTURABLE = 1  # a trait: XLA may capture the call in a CUDA graph
@@ -53,8 +53,8 @@ def text(major: int, minor: int, is_x86: bool) -> str:
     """Returns the module, for a version of the interface and a kind of processor.
 
     A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
-    the table; for MOVE the target, the source and the number of bytes. MOVE_IF does the same if the
-    first slot of the last table is not 0. LAUNCH and COPY are those of `xla_launch_text`.
+    the table; for MOVE the target, the source and the number of bytes. LAUNCH and COPY are those of
+    `xla_launch_text`.
     """
     return f"""\
 llvm.func @memmove(!llvm.ptr, !llvm.ptr, i64) -> !llvm.ptr
@@ -145,7 +145,6 @@ llvm.func internal @step(
   %zero = arith.constant 0 : i64
   %eight = arith.constant 8 : i64
   %call = arith.constant {CALL} : i64
-  %always = arith.constant {MOVE} : i64
   %launched = arith.constant {LAUNCH} : i64
   %copied = arith.constant {COPY} : i64
   %move_size = arith.constant 6 : i64
@@ -174,13 +173,7 @@ llvm.func internal @step(
     : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
   llvm.br ^out(%copy_size, %copy_status : i64, i32)
 ^move:
-  %flag = llvm.call @word(%table, %zero) : (!llvm.ptr, i64) -> i64
-  %is_odd = arith.cmpi ne, %flag, %zero : i64
-  %is_always = arith.cmpi eq, %kind, %always : i64
-  %goes = arith.ori %is_odd, %is_always : i1
-  scf.if %goes {{
-    llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
-  }}
+  llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
   llvm.br ^out(%move_size, %good : i64, i32)
 ^out(%size: i64, %found: i32):
   %part = llvm.insertvalue %size, %none[0] : !llvm.struct<(i64, i32)>
@@ -199,7 +192,6 @@ llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.p
   %count = llvm.call @word(%plan, %two) : (!llvm.ptr, i64) -> i64
   %longest = llvm.call @word(%plan, %three) : (!llvm.ptr, i64) -> i64
   %table = llvm.alloca %longest x i64 : (i64) -> !llvm.ptr
-  llvm.store %zero, %table : i64, !llvm.ptr
   %end, %last = scf.for %i = %zero to %count step %one
       iter_args(%at = %head, %status = %good) -> (i64, i32) : i64 {{
     %is_good = arith.cmpi eq, %status, %good : i32

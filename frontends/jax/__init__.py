@@ -37,6 +37,7 @@ class JaxFrontend:
     """`stack.run.frontend.Frontend` for JAX."""
 
     name = "jax"
+    runs_loops = True  # XLA does
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         """True if `fn` gets JAX arrays, or gets no arrays and its module uses JAX."""

@@ -37,6 +37,7 @@ class TorchFrontend:
     """`stack.run.frontend.Frontend` for PyTorch modules and functions."""
 
     name = "torch"
+    runs_loops = False
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         """True if `fn` is a module or an argument contains a tensor."""

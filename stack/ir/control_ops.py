@@ -46,7 +46,7 @@ def _cond_infer(site: Site) -> Type:
             raise site.fail(
                 f"block {i} returns {site.blocks[i].type}, block 0 {site.blocks[0].type}"
             )
-    return result_type(site.blocks[0].type)
+    return _checked(site, site.blocks[0].type)
 
 
 def _while_infer(site: Site) -> Type:
@@ -59,7 +59,15 @@ def _while_infer(site: Site) -> Type:
         raise site.fail(f"the condition block returns bool[], not {test}")
     if site.blocks[1].type != tuple(a.type for a in site.args):
         raise site.fail("the body returns the types that it takes")
-    return result_type(site.blocks[1].type)
+    return _checked(site, site.blocks[1].type)
+
+
+def _checked(site: Site, types: tuple[Type, ...]) -> Type:
+    """Returns the type of control flow; each result has the type of the operand that it reuses."""
+    for i, number in enumerate(map(int, site.attrs.get("reuses", ()))):
+        if number >= 0 and site.args[number].type != types[i]:
+            raise site.fail(f"operand {number}, which it reuses, is not of the type of result {i}")
+    return result_type(types)
 
 
 def _item_infer(site: Site) -> Type:
@@ -139,15 +147,18 @@ _control(
 )
 _control(
     "cond",
-    "run the block with number `operand 0` (false is 0) on the other operands",
+    "run the block with number `operand 0` (false is 0) on the other operands; `reuses`: the"
+    " operand in whose memory each result is",
     _cond_infer,
+    attrs=("reuses?",),
     at_least=1,
 )
 _control(
     "while",
-    "repeat the body while the condition is true; `trip_count`: number of iterations, if known",
+    "repeat the body while the condition is true; `trip_count`: number of iterations, if known;"
+    " `reuses`: the operand in whose memory each result is",
     _while_infer,
-    attrs=("trip_count?: int",),
+    attrs=("trip_count?: int", "reuses?"),
 )
 define(
     OpDef(

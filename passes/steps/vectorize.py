@@ -284,14 +284,15 @@ def _widened(loop: Node, wide: Collection[Node]) -> set[Node]:
     """
     block = loop.blocks[0]
     _, *held = block.params
+    values = {h for h in held if not is_memory(h)}
     found = {h for h, s in zip(held, starts_of(loop), strict=True) if s in wide}
-    while True:
+    while not values <= found:
         inside = _tiles_in(block, {*wide, *found})
-        carried = zip(held, block.results, strict=True)
-        grown = {h for h, r in carried if r in inside and not is_memory(h)}
+        grown = {h for h, r in zip(held, block.results, strict=True) if r in inside} & values
         if grown <= found:
-            return found
+            break
         found |= grown
+    return found
 
 
 def _tiles_in(block: Block, wide: set[Node]) -> set[Node]:

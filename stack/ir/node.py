@@ -178,9 +178,10 @@ class Node(Interned):
     @property
     def tensor(self) -> TensorType:
         """The type of a node with one result."""
-        if isinstance(self.type, TupleType):
-            raise TypeError(f"{self.op!r} has {len(self.type.items)} results; pick one with item")
-        return self.type
+        found = self.type
+        if type(found) is TensorType:
+            return found
+        raise TypeError(f"{self.op!r} has {len(self.types)} results; pick one with item")
 
     @property
     def types(self) -> tuple[TensorType, ...]:

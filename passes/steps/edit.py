@@ -134,13 +134,15 @@ class Edit:
     ) -> list[Node]:
         """Rewrites each node of a block by `visit`. Returns the new results of the block."""
         done = {old: new for old, new in outer.items() if old not in block.params}
+        replaced = done.keys()
         parts: dict[Node, list[Node]] = {}
         for node in block.nodes:
-            if is_item(node) and node.args[0] in parts:
+            if parts and is_item(node) and node.args[0] in parts:
                 done[node] = parts[node.args[0]][int(node.attrs["index"])]
                 continue
             made: Made = node
-            if keeps is None or not keeps(node) or not _uses_none(node, done):
+            used = deps(node) if node.blocks else node.args
+            if keeps is None or not keeps(node) or not replaced.isdisjoint(used):
                 blocks = [
                     Block(b.params, self._results(b, visit, done, keeps)) for b in node.blocks
                 ]
@@ -172,11 +174,6 @@ class Edit:
             return not node.blocks or all([axis not in _axes_in(b) for b in node.blocks])
 
         return self.everywhere(visit, keeps)
-
-
-def _uses_none(node: Node, replaced: Mapping[Node, Node]) -> bool:
-    """True if neither a node nor the nodes in its blocks use a value that is replaced."""
-    return not replaced or replaced.keys().isdisjoint(deps(node))
 
 
 @once_in

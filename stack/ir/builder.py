@@ -33,9 +33,7 @@ Operand = Node | int | float | bool
 def constant(value: Any, dtype: DType | str | None = None) -> Node:
     """A `const` node from a number or an array. The element type defaults to the array's."""
     kind = dtype_named(dtype) if isinstance(dtype, str) else dtype
-    if type(value) in (bool, int, float):
-        return _scalar(value, str(value), kind)
-    return _constant(value, kind)
+    return _integer(value, kind) if type(value) is int else _constant(value, kind)
 
 
 def _constant(value: Any, dtype: DType | None) -> Node:
@@ -44,9 +42,9 @@ def _constant(value: Any, dtype: DType | None) -> Node:
     return Node("const", (), {"value": data}, TensorType(data.dtype, data.shape))
 
 
-@lru_cache(maxsize=1 << 10, typed=True)
-def _scalar(value: float, text: str, dtype: DType | None) -> Node:
-    """A scalar constant. `text` tells -0.0 from 0.0."""
+@lru_cache(maxsize=1 << 10)
+def _integer(value: int, dtype: DType | None) -> Node:
+    """A scalar constant, such as an index of a kernel, of which steps make many."""
     return _constant(value, dtype)
 
 

@@ -165,6 +165,11 @@ class OpDef:
             table[name.rstrip("?")] = (kind.strip() or "any", not name.endswith("?"))
         return table
 
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The names of the attributes that every node has."""
+        return tuple([name for name, (_, is_needed) in self.signature.items() if is_needed])
+
 
 OPS: dict[str, OpDef] = {}
 
@@ -204,8 +209,8 @@ def check_signature(
         wanted, test = ATTRIBUTES[op.signature[name][0]]
         if not test(value):
             raise RuleError(f"attribute {name!r} of {op.name} is {wanted}, not {value!r}")
-    for name, (_, is_needed) in op.signature.items():
-        if is_needed and name not in attrs:
+    for name in op.required:
+        if name not in attrs:
             raise RuleError(f"{op.name} needs attribute {name!r}")
 
 

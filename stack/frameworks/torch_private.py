@@ -22,7 +22,7 @@ from torch._higher_order_ops.effects import _register_effectful_op, has_effects
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, disable_functional_mode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
@@ -697,6 +697,6 @@ def fake_store() -> Any:
 
 __all__ = [
     "FakeTensor", "FakeTensorMode", "FunctionalTensorMode", "HigherOrderOperator", "OpOverload",
-    "OpOverloadPacket", "TorchDispatchMode", "has_effects", "pytree", "while_loop_op",
-    "without_modes",
+    "OpOverloadPacket", "TorchDispatchMode", "disable_functional_mode", "has_effects", "pytree",
+    "while_loop_op", "without_modes",
 ]  # fmt: skip

@@ -114,6 +114,7 @@ def inputs(rng: np.random.Generator) -> list[np.ndarray]:
     return [rng.normal(size=s).astype(np.float32) for s in ((4,), (4,), (STEPS, 4))]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("steps", [0, 1, 4, STEPS])
 @pytest.mark.parametrize("make", MAKES, ids=lambda m: m.__name__)
 def test_loops(make: Make, steps: int, rng: np.random.Generator) -> None:

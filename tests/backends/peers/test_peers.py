@@ -155,6 +155,7 @@ def test_native_inductor_compiles_each_time() -> None:
 UNTUNED = {"seconds": 0}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("model", "frontend"), [("llama_block", "torch"), ("gpt2_block", "jax")])
 def test_tvm_replay(model: str, frontend: str, capfd: pytest.CaptureFixture[str]) -> None:
     case = block(model, frontend)

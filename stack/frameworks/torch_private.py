@@ -322,24 +322,16 @@ def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
     return register(hook)
 
 
-@contextmanager
-def _measured() -> Generator[None]:
-    """Context that sets up Dynamo's state and timers for a capture outside of `torch.compile`."""
-    from torch._dynamo.utils import dynamo_timed, get_metrics_context
-    from torch._export.utils import _compiling_state_context
-
-    with _compiling_state_context(), get_metrics_context(), dynamo_timed("fullgraph_capture"):
-        yield
-
-
 def capture_whole(fn: Any, args: Sequence[Any]) -> Any:
     """Captures a call as one Dynamo graph, with the bytecode around it.
 
     `torch.export` only gives ATen graphs.
     """
     from torch._dynamo.convert_frame import fullgraph_capture
+    from torch._dynamo.utils import dynamo_timed, get_metrics_context
+    from torch._export.utils import _compiling_state_context
 
-    with _measured():
+    with _compiling_state_context(), get_metrics_context(), dynamo_timed("fullgraph_capture"):
         return fullgraph_capture(fn, tuple(args), {})
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch_harness import capture, check, run
 
 import stack
 from stack.frameworks import torch_private as private
@@ -144,6 +145,19 @@ def test_calls_leave_behind_what_eager_does(fn: Function, told: list[bool]) -> N
             assert shares[0] == shares[1]
         assert torch.equal(ours, eager)
     assert told == [fn not in OTHERS]
+
+
+@pytest.mark.parametrize("fn", [*PLAIN, shared_view, first], ids=lambda f: f.__name__)
+def test_a_trace_goes_past_autograd(fn: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "export_with_aot", None)
+    check(fn, X.clone())
+
+
+def test_a_trace_returns_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "export_with_aot", None)
+    ours, eager = X.clone(), X.clone()
+    torch.testing.assert_close(run(capture(written, ours), ours), written(eager))
+    torch.testing.assert_close(ours, eager)
 
 
 def test_constants_of_a_traced_graph_are_told_apart(told: list[bool]) -> None:

@@ -210,13 +210,6 @@ def check_tensor(p: Node, tensor: torch.Tensor) -> None:
         raise ValueError(f"argument {name!r} is {p.type}, got shape {shape}")
 
 
-def check_text(check: IndexCheck) -> str:
-    """Returns the text of an index check: the op, the parameter, and the bounds of its values."""
-    besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
-    name = check.param.attrs["name"]
-    return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
-
-
 _ERRORS: dict[str, type[Exception]] = {
     "IndexError": IndexError,
     "RuntimeError": RuntimeError,

@@ -298,8 +298,8 @@ def text(major: int, minor: int, is_x86: bool) -> str:
     """Returns the module, for a version of the interface and a kind of processor.
 
     A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
-    the table; for MOVE the target, the source and the number of bytes. MOVE_IF does the same if the
-    first slot of the last table is not 0. LAUNCH and COPY are those of `xla_launch_text`.
+    the table; for MOVE the target, the source and the number of bytes. LAUNCH and COPY are those of
+    `xla_launch_text`.
     """
     mode = _MODE if is_x86 else _NO_MODE
     parts = (_WORDS, _FILL, _CALL, GPU, _STEP, _STEPS, mode, _ERROR, _RUN, _entry(major, minor))

@@ -313,7 +313,9 @@ def examples(captured: Any) -> list[np.ndarray]:
 
 
 def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:
-    """Returns `fn`, which takes the user's nested arguments, as a function of flat tensors."""
+    """Returns `fn`, which takes and returns the user's nested values, as a function of the flat
+    parameters and results of the captured program.
+    """
     leaves, spec = pytree.tree_flatten(tuple(captured.args))
     holes = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     bound = len(captured.bound)
@@ -323,6 +325,6 @@ def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:
         for i, tensor in zip(holes, tensors[bound:], strict=True):
             values[i] = tensor
         out = fn(*pytree.tree_unflatten(values, spec))
-        return tuple(t for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
+        return tuple(captured.unflatten.results(out, tensors[bound:]))
 
     return call

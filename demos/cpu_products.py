@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stack.backends.mlir import peaks
+from stack.demos import cpu_peaks
 from stack.explore.table import scaled, table
 from stack.ir.func import Func
 from stack.ir.node import Node
@@ -102,9 +102,9 @@ def instruction_of(mma: Mma | None) -> str:
 def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
     """Measures the rates of `threads` threads of this machine, and the time of an empty call."""
     with_threads(threads)
-    rates = {instruction_of(m): peaks.rate(peaks.multiplying(cpu, m)) for m in mmas}
-    call = peaks.seconds(peaks.multiplying(cpu), steps=1, rounds=500)
-    return Machine(threads, rates, peaks.rate(peaks.loading(cpu)), copy_rates(COPIES), call)
+    rates = {instruction_of(m): cpu_peaks.rate(cpu_peaks.multiplying(cpu, m)) for m in mmas}
+    call = cpu_peaks.seconds(cpu_peaks.multiplying(cpu), steps=1, rounds=500)
+    return Machine(threads, rates, cpu_peaks.rate(cpu_peaks.loading(cpu)), copy_rates(COPIES), call)
 
 
 def with_threads(count: int) -> int:

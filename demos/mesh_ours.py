@@ -24,13 +24,13 @@ from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.ir.func import Func
 from stack.ir.sharding import replicated
+from stack.passes.sharding.training_step import Optimizer, carried
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
 from stack.run.mesh import cuts_of
-from stack.run.pipeline import order_of, pipeline
-from stack.run.step import Optimizer, carried
 from stack.sim import Cluster, Simulation, simulate, simulate_stages
 from stack.sim.costs import compute_seconds
+from stack.sim.pipeline import order_of, pipeline
 
 RATE = 0.1
 WEIGHTS = {"columns": (*COLUMNS, "head.weight"), "rows": ROWS}

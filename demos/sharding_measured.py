@@ -31,9 +31,9 @@ from stack.demos.train_mesh import (
 )
 from stack.explore.table import table
 from stack.ir.mesh import parse_mesh
-from stack.run.pipeline import KINDS, formula, pipeline
 from stack.run.ranks import Ranks
 from stack.sim import machine, simulate
+from stack.sim.pipeline import KINDS, formula, pipeline
 from stack.sim.trace import perfetto, pipeline_timeline, timeline
 
 BUCKET = 1 << 14

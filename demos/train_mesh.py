@@ -27,12 +27,12 @@ from stack.ir.func import Func
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
 from stack.ir.sharding import replicated
+from stack.passes.sharding.training_step import Optimizer, carried
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
 from stack.run.mesh import parts_of
-from stack.run.pipeline import KINDS
 from stack.run.ranks import Ranks
-from stack.run.step import Optimizer, carried
+from stack.sim.pipeline import KINDS
 
 Array = np.ndarray[Any, Any]
 TIDY = "canonicalize,unmerge,exchange,canonicalize"

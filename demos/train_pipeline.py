@@ -16,10 +16,10 @@ from stack.ir.files import large_constants
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.passes.sharding.strategies.stages import Stages, stages_of
+from stack.passes.sharding.training_step import carried
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
-from stack.run.pipeline import ChunkProgram, order_of, pipeline
-from stack.run.step import carried
+from stack.sim.pipeline import ChunkProgram, order_of, pipeline
 
 Array = np.ndarray[Any, Any]
 

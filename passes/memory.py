@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.func import Func
+from stack.ir.memory_reuse import one_before, reads_in_order, reusable
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias, is_control, is_group, is_item, is_while, maker, place_of
+from stack.ir.traits import is_control, is_group, is_item, is_while, maker, place_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
-from stack.passes.updates import in_place, is_library_of, updatable
+from stack.passes.updates import Reuses, Role, in_place, is_library_of, updatable
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -36,7 +37,7 @@ class Memory(Pass):
     updated: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
-        body = self._plan(self._update(func.body, log, False), log)
+        body = self._plan(self._update(func.body, log, Role.PROGRAM), log)
         return Func(func.name, body, func.level) if body is not func.body else func
 
     def _plan(self, block: Block, log: Log) -> Block:
@@ -57,18 +58,32 @@ class Memory(Pass):
             log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
         return replace(block, changed) if changed else block
 
-    def _update(self, block: Block, log: Log, carried: bool) -> Block:
+    def _update(self, block: Block, log: Log, role: Role) -> Block:
         """Returns the block with steps that write their result over a dead operand, in nested
-        blocks too. With `carried`, the block is a loop's body, and carried values may be
-        overwritten."""
-        changed: dict[Node, Replacement] = {}
+        blocks too. The body of a loop and a branch may overwrite parameters."""
+        inner: dict[Node, Node] = {}
         for node in block.nodes:
             if is_control(node):
-                body = node.blocks[1] if is_while(node) else None
-                new = node.rebuilt(blocks=[self._update(b, log, b is body) for b in node.blocks])
-                if new is not node:
-                    changed[node] = Replacement(new)
-        for node, update in updatable(block, carried, self.updated).items():
+                loop = {node.blocks[0]: Role.PROGRAM, node.blocks[-1]: Role.BODY}
+                roles = loop if is_while(node) else dict.fromkeys(node.blocks, Role.BRANCH)
+                blocks = [self._update(b, log, roles[b]) for b in node.blocks]
+                inner[node] = node.rebuilt(blocks=blocks)
+        reuses = {node: reusable(new) for node, new in inner.items()}
+        made = self._updated(block, inner, reuses, log, role)
+        return made if reads_in_order(made) else self._updated(block, inner, {}, log, role)
+
+    def _updated(
+        self, block: Block, inner: Mapping[Node, Node], reuses: Reuses, log: Log, role: Role
+    ) -> Block:
+        """Returns the block with updates in place and the control flow of `inner`, by old nodes."""
+        updates = updatable(block, role, self.updated, reuses)
+        changed = {n: Replacement(new) for n, new in inner.items() if new is not n}
+        for node, pairs in updates.control.items():
+            if pairs and log.spend("update", block.locs.get(node, ())):
+                places = [pairs.get(i, -1) for i in range(len(node.types))]
+                attrs = {**node.attrs, "reuses": places}
+                changed[node] = Replacement(inner[node].rebuilt(attrs=attrs))
+        for node, update in updates.steps.items():
             if log.spend("update", block.locs.get(node, ())):
                 changed[node] = Replacement(in_place(node, update))
         return replace(block, changed) if changed else block
@@ -90,10 +105,9 @@ class _Uses:
             for arg in node.args:
                 for key in self.owner.get(arg, ()):
                     self.last[key] = step
-            if is_alias(node):
-                self.owner[node] = self.owner.get(node.args[0], [])
-            elif "updates" in node.attrs:
-                self.owner[node] = self.owner.get(node.args[int(node.attrs["updates"])], [])
+            source = one_before(node)
+            if source is not None:
+                self.owner[node] = self.owner.get(source, [])
             elif is_group(node) and node not in made:
                 self.owner[node] = [(node, i) for i in range(len(_types(node)))]
                 for key in self.owner[node]:

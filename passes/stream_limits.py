@@ -28,7 +28,7 @@ from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_operands import index_in_pass
-from stack.passes.positions.visibility import data_limit, hiding_selects
+from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -142,7 +142,7 @@ def _is_data(source: Node, place: Index) -> bool:
 def _is_told(comparison: Node, place: Index) -> bool:
     """True if step `bound` finds the hidden iterations from this comparison alone: both sides are
     affine in positions, or it has a limit that is read as data."""
-    if data_limit(comparison, place, True) is not None:
+    if is_data_limit(comparison, place):
         return True
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
 

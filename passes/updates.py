@@ -8,13 +8,17 @@ operand.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
 
 from stack.ir.builder import make, param, rebuild_block
 from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_reuse import owner
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     is_alias,
+    is_control,
     is_group,
     is_input,
     is_kernel,
@@ -23,6 +27,7 @@ from stack.ir.traits import (
     is_store,
     maker,
     nest_of,
+    place_of,
 )
 from stack.ir.types import TensorType, TupleType
 from stack.passes.tiling.names import names_of
@@ -177,30 +182,79 @@ def _tensor_of(step: Node) -> Node:
     return make("item", (step,), {"index": 0}, hint=step.type.items[0])
 
 
-def owner(value: Node) -> Node:
-    """Returns the value or parameter whose memory a value uses."""
-    while is_alias(value) or "updates" in value.attrs:
-        value = value.args[int(value.attrs.get("updates", 0))]
-    return value
+# for control flow: the operands in whose memory results are computed, by number of the result
+Reuses = Mapping[Node, Mapping[int, int]]
 
 
-def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dict[Node, Update]:
-    """Finds steps of a block that can run in place: their copied operand is dead afterwards.
+class Role(Enum):
+    """The role of a block. A loop's body and a branch may overwrite their parameters."""
 
-    The operand is the result of a step or, with `carried`, a carried value of a loop. Then the
-    loop's next iteration has to find the result in the same memory, after this and perhaps more
-    updates. Other readers of the operand run first, if none of them needs the result.
+    PROGRAM = 0
+    BODY = 1
+    BRANCH = 2
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Steps of a block that can run in place, by node.
+
+    Attributes:
+        steps: kernels and library steps.
+        control: as `Reuses`.
     """
-    found: dict[Node, Update] = {}
+
+    steps: dict[Node, Update] = field(default_factory=dict[Node, Update])
+    control: dict[Node, Mapping[int, int]] = field(default_factory=dict[Node, Mapping[int, int]])
+
+    def owner(self, value: Node) -> Node:
+        """Returns the value or parameter whose memory a value uses after these updates."""
+        while True:
+            value, step = owner(value), maker(owner(value))
+            number = self.control.get(step, {}).get(place_of(value))
+            if value in self.steps:
+                number = self.steps[value].operand
+            if number is None:
+                return value
+            value = step.args[number]
+
+    def of(self, node: Node) -> list[Node]:
+        """Returns the operands whose memory a node overwrites."""
+        numbers = [self.steps[node].operand] if node in self.steps else []
+        return [node.args[i] for i in (*numbers, *self.control.get(node, {}).values())]
+
+
+def updatable(
+    block: Block,
+    role: Role,
+    libraries: Sequence[str] = (),
+    control: Reuses = MappingProxyType({}),
+) -> Updates:
+    """Finds steps of a block that can run in place: an operand is dead afterwards.
+
+    The operand is the result of a step or, in a loop's body or a branch, a parameter. The block
+    then has to return the result in the same memory, after this and perhaps more updates. Other
+    readers of the operand run first, if none of them needs the result.
+
+    Args:
+        control: see `memory_reuse.reusable`, for control flow in the block.
+    """
+    updates = Updates()
+    found = updates.steps
     for place, node in enumerate(block.nodes):
+        for result, operand in control.get(node, {}).items():
+            root = owner(node.args[operand])
+            views = _views(block, root)
+            is_own = _is_own(root, role) and views.isdisjoint(block.results)
+            is_read = any(not views.isdisjoint(n.args) for n in block.nodes[place + 1 :])
+            is_taken = any(not views.isdisjoint(updates.of(n)) for n in found)
+            if is_own and not is_read and not is_taken and sum(a in views for a in node.args) == 1:
+                updates.control[node] = {**updates.control.get(node, {}), result: operand}
         number = copied_operand(node, libraries)
         if number is None:
             continue
         root = owner(node.args[number])
         views = _views(block, root)
-        if not views.isdisjoint(block.results):
-            continue
-        if not is_group(maker(root)) and not (carried and is_input(root)):
+        if not views.isdisjoint(block.results) or not _is_own(root, role):
             continue
         same = [i for i, a in enumerate(node.args) if a in views]
         if len(same) > 1 and copied(node, same) is None:
@@ -214,10 +268,17 @@ def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dic
             found[node] = Update(number, after)
         elif not any(n in block.nodes[place:] for n in after):
             found[node] = Update(number)
-    while lost := [n for n in found if not _stays(block, n, found)]:
+    while lost := [n for n in block.nodes if not _stays(block, n, updates, role)]:
         for node in lost:
-            del found[node]
-    return found
+            found.pop(node, None)
+            updates.control.pop(node, None)
+    return updates
+
+
+def _is_own(root: Node, role: Role) -> bool:
+    """True if a block may overwrite the memory of a value."""
+    made = is_group(maker(root)) or is_control(maker(root))
+    return made or (role is not Role.PROGRAM and is_input(root))
 
 
 def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
@@ -234,22 +295,15 @@ def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
     return seen
 
 
-def _stays(block: Block, node: Node, found: Mapping[Node, Update]) -> bool:
-    """True if an iteration of a loop leaves each carried value that `node` updates in the memory in
-    which it found it. Otherwise the next iteration would find another value's memory, perhaps an
-    argument's."""
-    root = _owner_after(node, found)
-    return not is_input(root) or (
-        _owner_after(block.results[block.params.index(root)], found) is root
-    )
-
-
-def _owner_after(value: Node, found: Mapping[Node, Update]) -> Node:
-    """Returns the value or parameter whose memory a value uses once the updates in `found` are done
-    in place."""
-    while (owned := owner(value)) in found:
-        value = owned.args[found[owned].operand]
-    return owned
+def _stays(block: Block, node: Node, updates: Updates, role: Role) -> bool:
+    """True if a block returns each parameter that `node` updates in its memory: a branch as any
+    result, a loop's body as the same carried value. Otherwise the next iteration would find another
+    value's memory, perhaps an argument's."""
+    owners = [updates.owner(r) for r in block.results]
+    roots = [root for value in updates.of(node) if is_input(root := updates.owner(value))]
+    if role is Role.BRANCH:
+        return all(root in owners for root in roots)
+    return all(owners[block.params.index(root)] is root for root in roots)
 
 
 def _views(block: Block, root: Node) -> set[Node]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from stack import wings
 from stack.commands import (
-    check_rule,
     completion,
     dump,
     explain,
@@ -51,7 +50,7 @@ exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error,
 """
 
 COMMANDS = (
-    *(dump, show, explain, opt, run, faults, check_rule, new, inventory),
+    *(dump, show, explain, opt, run, faults, new, inventory),
     *(targets, completion),
 )
 

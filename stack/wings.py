@@ -30,6 +30,7 @@ WINGS = {
     "mesh": Wing("programs that are split over a mesh of ranks"),
     "ops": Wing("hosted operators, with kernels written by hand"),
     "report": Wing("runs as web pages and in notebooks", ("live", "report")),
+    "rules": Wing("counterexamples for rewrite rules", ("check-rule",)),
 }
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the core's tests, and skip tests marked `gpu` where no CUDA device is."""
+    _spread(items)
     for item in items:
         if is_core(item.path) and not item.get_closest_marker("slow"):
             item.add_marker("core")
@@ -52,6 +54,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in marked:
         if why is not None:
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _spread(items: list[pytest.Item]) -> None:
+    """Mark all but every `n`-th of the cases of a test with the mark `every(n)` as slow.
+
+    An `n` without a divisor in common with the length of each list of a product keeps every value
+    of every list.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("every")
+        if mark and not item.get_closest_marker("slow"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % mark.args[0]:
+                item.add_marker("slow")
+            seen[test] += 1
 
 
 def _no_gpu() -> str | None:

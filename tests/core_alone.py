@@ -23,6 +23,7 @@ WINGS = {
         "stack/sim",
         "stack/explore/sharding.py",
         "stack/run/mesh.py",
+        "stack/run/gradients.py",
         "stack/run/partitioner.py",
         "stack/run/ranks.py",
         "frontends/torch/distributed",
@@ -37,7 +38,8 @@ WINGS = {
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
     ),
     "course": ("demos", "stack/mini.py"),
-    "ops": ("ops",),
+    "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),
+    "rules": ("stack/testing/rules", "stack/commands/check_rule.py"),
     "report": ("stack/report", "stack/commands/report.py"),
 }
 

@@ -9,15 +9,6 @@ from typing import Any
 import pytest
 
 
-def every(step: int, cases: Iterable[Any]) -> list[Any]:
-    """Marks all but every `step`-th case as slow; the first case is kept.
-
-    A step that has no divisor in common with the length of each factor of a product keeps every
-    value of every factor.
-    """
-    return [_param(case, slow=number % step != 0) for number, case in enumerate(cases)]
-
-
 def in_turn(first: Iterable[Any], *others: Sequence[Any]) -> list[Any]:
     """All combinations, of which each value of the first runs always with one, in turn."""
     combined = list(product(*others))

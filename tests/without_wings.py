@@ -30,7 +30,10 @@ NEEDS = {
     "bench cpu --quick": "bench",
     "compare f.stack --with eager": "bench",
     "dump f.stack --profile": "bench",
+    "opt f.stack --against optimum": "bench",
+    "run r --kernel k=hand.py:mine": "bench",
     "report f.stack -o f.html": "report",
+    "check-rule canonicalize:twice": "rules",
     "dump f.stack --mesh dp=2": "mesh",
     "explain r --sharding %e": "mesh",
 }

@@ -17,6 +17,7 @@ from stack.run.cache import Cache, cache_folder
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
+from ..runtime.control import is_replayed
 from ..runtime.lines import in_full, origin
 from ..runtime.names import argument_names, function_name
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
@@ -163,7 +164,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
     program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
     steps = ((step.node, step.library) for step in program.steps)
-    kernels = described(func, steps, compiler.describe)
+    kernels = described(func, steps, compiler.describe, is_replayed)
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
@@ -176,7 +177,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(func, arch_of(options), _store(options))
     compiler.build_all()
-    kernels = described(func, steps_of(func, "torch"), compiler.describe)
+    kernels = described(func, steps_of(func, "torch"), compiler.describe, is_replayed)
     return kernels, compiler.artifacts()
 
 

@@ -94,21 +94,9 @@ class Function:
         status, self.handle = cuda.cuModuleGetFunction(module, name.encode())
         check(status, f"looking for kernel {name}")
         if shared:  # dynamic shared memory beyond the default limit must be requested
-            most = self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
+            most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             (status,) = cuda.cuFuncSetAttribute(self.handle, most, shared)
             check(status, f"asking for {shared} bytes of shared memory for kernel {name}")
-
-    def resources(self) -> dict[str, int]:
-        """Registers, and bytes of stack, per thread."""
-        return {"registers": self._ask("NUM_REGS"), "stack": self._ask("LOCAL_SIZE_BYTES")}
-
-    def _attribute(self, name: str) -> Any:
-        return getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-
-    def _ask(self, name: str) -> int:
-        status, value = driver().cuFuncGetAttribute(self._attribute(name), self.handle)
-        check(status, f"asking about kernel {self.name}")
-        return value
 
 
 def launch_config(grid: Sequence[int], block: Sequence[int], shared: int) -> Any:

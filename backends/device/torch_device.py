@@ -16,8 +16,7 @@ from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.ranges import register
 
-from ..runtime.device import CallOpaque, LibraryCall, Make, Work
-from ..runtime.program import BlockProgram
+from ..runtime.device import CallOpaque, DeviceKernel, LibraryCall, Load, Make, Work
 from .library import DeviceSpace, library_of
 from .tensors import allocator, download, memory_text, upload
 
@@ -102,7 +101,7 @@ class TorchDevice:
 
         return LibraryCall(kernel.kind, make=run, capturable=kernel.capturable)
 
-    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
+    def control(self, node: Node, read: Sequence[int], load: Load) -> DeviceKernel | None:
         return None
 
     def within(self, run: Work, arrays: Iterable[Tensor]) -> list[Tensor]:

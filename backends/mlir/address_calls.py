@@ -10,8 +10,7 @@ from stack.run.backend import AddressProgram
 from stack.run.cache import Cache
 
 from ..runtime.program import BlockProgram
-from .loops import native_kernels
-from .native_call import entering
+from .native_call import entering, native_kernels
 
 
 def by_address(program: BlockProgram, cache: Cache | None) -> AddressProgram | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from stack.errors import ParseError, StackError
@@ -17,6 +18,7 @@ from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
+from ..runtime.control import has_only_kernels
 from ..runtime.names import argument_names, function_name
 from ..runtime.program import BlockProgram
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
@@ -201,7 +203,8 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
     kernels = described(
         func,
         ((step.node, step.library) for step in program.steps),
-        lambda node: compiler.describe(func, node),
+        partial(compiler.describe, func),
+        has_only_kernels,
     )
     program.describe(func.name, kernels)
     return Executable(
@@ -227,5 +230,6 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(None, cpu_of(options))
     compiler.print_all(func)
-    kernels = described(func, steps_of(func, "library"), lambda node: compiler.describe(func, node))
+    steps, own = steps_of(func, "library"), partial(compiler.describe, func)
+    kernels = described(func, steps, own, has_only_kernels)
     return kernels, compiler.artifacts()

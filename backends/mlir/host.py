@@ -18,15 +18,15 @@ from stack.ir.types import DType
 from stack.run.cache import Cache
 from stack.target.record import LINE
 
-from ..runtime.device import CallOpaque, LibraryCall, Make, Work
-from ..runtime.program import BlockProgram
+from ..runtime.control import has_only_kernels
+from ..runtime.device import CallOpaque, DeviceKernel, LibraryCall, Load, Make, Work
 from .address import address
+from .control_flow import ControlFlow
 from .library import library_of
-from .loops import Loop, native_kernels
 
 
 class Host:
-    """This machine's memory. `cache` is for the compiled code of loops."""
+    """This machine's memory. `cache` is for compiled control flow."""
 
     out_of_memory = MemoryError
 
@@ -88,11 +88,11 @@ class Host:
 
         return LibraryCall(kernel.kind, make=run)
 
-    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
-        """Returns a native loop if every step is one of our kernels; else None."""
-        if native_kernels(test) is None or native_kernels(body) is None:
+    def control(self, node: Node, read: Sequence[int], load: Load) -> DeviceKernel | None:
+        """Returns a native function if every step is one of our kernels; else None."""
+        if not has_only_kernels(node):
             return None
-        return Loop(test, body, self.cache)
+        return ControlFlow(node, read, load, self.constant, self.cache)
 
     def within(self, run: Work, arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
         # a NumPy scalar has no memory that persists

@@ -70,9 +70,11 @@ class NativeKernel:
 
     Attributes:
         text: a module with only this kernel, named `kernel`; "" if not known.
+        fixed: addresses that follow those of operands and results in the table.
     """
 
     text = ""
+    fixed: tuple[Address, ...] = ()
 
     def __init__(self, name: str, address: Address, owner: Any) -> None:
         self.name = name
@@ -84,7 +86,7 @@ class NativeKernel:
     def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         """Returns a function that runs the kernel on the arrays of these values."""
         values = [*args, *outs]
-        kept = table([0] * len(values))
+        kept = table([0] * len(values) + [*self.fixed])
         for slot, value in enumerate(values):
             value.tell(kept, slot)
         raw, address = self.raw, ctypes.addressof(kept)

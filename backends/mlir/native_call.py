@@ -18,9 +18,9 @@ from stack.run.backend import CallLayout, Direct
 from stack.run.cache import Cache
 
 from ..runtime.program import BlockProgram
+from ..runtime.steps import KernelStep, RuntimeStep
 from ..runtime.values import RuntimeValue, Table
 from . import elf, jit, threads, workers
-from .loops import native_kernels
 from .native_call_text import SYMBOL, TEXT
 
 Copy = tuple[int, int, int]  # target array, source array, bytes
@@ -68,6 +68,16 @@ def ahead(cache: Cache | None) -> None:
         workers.submit(_method, cache)
 
 
+def native_kernels(program: BlockProgram) -> list[tuple[RuntimeStep, jit.NativeKernel]] | None:
+    """The steps of a program with their code; None if any step is not native."""
+    found: list[tuple[RuntimeStep, jit.NativeKernel]] = []
+    for step in program.steps:
+        if not isinstance(step, KernelStep) or not isinstance(step.kernel, jit.NativeKernel):
+            return None
+        found.append((step, step.kernel))
+    return found
+
+
 def entering(
     program: BlockProgram,
     numbers: Mapping[RuntimeValue, int],
@@ -91,9 +101,10 @@ def entering(
         arrays = [*crossing.places, *(crossing.count + i for i in crossing.numbers)]
         tables: list[Table] = []
         slots: list[tuple[int, int]] = []
-        for step, _ in steps:
+        for step, kernel in steps:
             roots = [value.root for value in (*step.args, *step.outs)]
-            table = jit.table([0 if r.array is None else r.address(r.array) for r in roots])
+            known = [0 if r.array is None else r.address(r.array) for r in roots]
+            table = jit.table([*known, *kernel.fixed])
             for slot, root in enumerate(roots):
                 if root in numbers:
                     place = ctypes.addressof(table) + slot * ctypes.sizeof(ctypes.c_int64)

@@ -17,7 +17,7 @@ from .xla_launch_text import GPU
 
 SYMBOL = "stack_xla_call"
 HEAD = 5  # operands, results, steps, the slots of the longest table, and 1 on a GPU
-CALL, MOVE, MOVE_IF, LAUNCH, COPY = range(5)  # kinds of steps
+CALL, MOVE, LAUNCH, COPY = range(4)  # kinds of steps
 
 _METADATA = 1  # the extension that asks for the version of the interface
 _CAPTURABLE = 1  # a trait: XLA may capture the call in a CUDA graph
@@ -48,15 +48,8 @@ llvm.func internal @with_mode(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !ll
 }
 """
 
-
-def text(major: int, minor: int, is_x86: bool) -> str:
-    """Returns the module, for a version of the interface and a kind of processor.
-
-    A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
-    the table; for MOVE the target, the source and the number of bytes. MOVE_IF does the same if the
-    first slot of the last table is not 0. LAUNCH and COPY are those of `xla_launch_text`.
-    """
-    return f"""\
+# Reads of tables, and the address of a value.
+_WORDS = f"""\
 llvm.func @memmove(!llvm.ptr, !llvm.ptr, i64) -> !llvm.ptr
 llvm.mlir.global internal constant @misfit("{_MISFIT}\\00")
 llvm.mlir.global internal constant @driver("{_DRIVER}\\00")
@@ -83,45 +76,51 @@ llvm.func internal @address(%arrays: !llvm.ptr, %place: !llvm.ptr) -> i64 {{
   %sum = arith.addi %start, %offset : i64
   llvm.return %sum : i64
 }}
+"""
 
+# The table of arrays: operands, then results.
+_FILL = """\
 // Stores the addresses of `count` buffers from slot `first` on.
-llvm.func internal @fill(%arrays: !llvm.ptr, %buffers: !llvm.ptr, %first: i64, %count: i64) {{
+llvm.func internal @fill(%arrays: !llvm.ptr, %buffers: !llvm.ptr, %first: i64, %count: i64) {
   %zero = arith.constant 0 : i64
   %one = arith.constant 1 : i64
   %data_i = arith.constant 3 : i64
-  scf.for %i = %zero to %count step %one : i64 {{
+  scf.for %i = %zero to %count step %one : i64 {
     %buffer = llvm.call @pointer(%buffers, %i) : (!llvm.ptr, i64) -> !llvm.ptr
     %data = llvm.call @word(%buffer, %data_i) : (!llvm.ptr, i64) -> i64
     %slot = arith.addi %first, %i : i64
     %at = llvm.getelementptr %arrays[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
     llvm.store %data, %at : i64, !llvm.ptr
-  }}
+  }
   llvm.return
-}}
+}
+"""
 
+# Steps on a processor: a call of compiled code, and a copy.
+_CALL = """\
 // Fills a table with `count` addresses, and calls the code at its front.
-llvm.func internal @launch(%arrays: !llvm.ptr, %step: !llvm.ptr, %table: !llvm.ptr) -> i64 {{
+llvm.func internal @launch(%arrays: !llvm.ptr, %step: !llvm.ptr, %table: !llvm.ptr) -> i64 {
   %zero = arith.constant 0 : i64
   %one = arith.constant 1 : i64
   %two = arith.constant 2 : i64
   %head = arith.constant 3 : i64
   %code = llvm.call @pointer(%step, %one) : (!llvm.ptr, i64) -> !llvm.ptr
   %count = llvm.call @word(%step, %two) : (!llvm.ptr, i64) -> i64
-  scf.for %i = %zero to %count step %one : i64 {{
+  scf.for %i = %zero to %count step %one : i64 {
     %double = arith.muli %i, %two : i64
     %place_i = arith.addi %double, %head : i64
     %place = llvm.getelementptr %step[%place_i] : (!llvm.ptr, i64) -> !llvm.ptr, i64
     %found = llvm.call @address(%arrays, %place) : (!llvm.ptr, !llvm.ptr) -> i64
     %at = llvm.getelementptr %table[%i] : (!llvm.ptr, i64) -> !llvm.ptr, i64
     llvm.store %found, %at : i64, !llvm.ptr
-  }}
+  }
   llvm.call %code(%table) : !llvm.ptr, (!llvm.ptr) -> ()
   %slots = arith.muli %count, %two : i64
   %size = arith.addi %slots, %head : i64
   llvm.return %size : i64
-}}
+}
 
-llvm.func internal @move(%arrays: !llvm.ptr, %step: !llvm.ptr) {{
+llvm.func internal @move(%arrays: !llvm.ptr, %step: !llvm.ptr) {
   %size_i = arith.constant 5 : i64
   %target_at = llvm.getelementptr %step[1] : (!llvm.ptr) -> !llvm.ptr, i64
   %source_at = llvm.getelementptr %step[3] : (!llvm.ptr) -> !llvm.ptr, i64
@@ -129,15 +128,17 @@ llvm.func internal @move(%arrays: !llvm.ptr, %step: !llvm.ptr) {{
   %source = llvm.call @address(%arrays, %source_at) : (!llvm.ptr, !llvm.ptr) -> i64
   %size = llvm.call @word(%step, %size_i) : (!llvm.ptr, i64) -> i64
   %differs = arith.cmpi ne, %target, %source : i64
-  scf.if %differs {{
+  scf.if %differs {
     %to = llvm.inttoptr %target : i64 to !llvm.ptr
     %from = llvm.inttoptr %source : i64 to !llvm.ptr
     %moved = llvm.call @memmove(%to, %from, %size) : (!llvm.ptr, !llvm.ptr, i64) -> !llvm.ptr
-  }}
+  }
   llvm.return
-}}
+}
+"""
 
-{GPU}
+# One step, by its kind.
+_STEP = f"""\
 // Runs one step; returns its size in words, and the driver's status.
 llvm.func internal @step(
     %arrays: !llvm.ptr, %step: !llvm.ptr, %table: !llvm.ptr, %stream: !llvm.ptr
@@ -145,7 +146,6 @@ llvm.func internal @step(
   %zero = arith.constant 0 : i64
   %eight = arith.constant 8 : i64
   %call = arith.constant {CALL} : i64
-  %always = arith.constant {MOVE} : i64
   %launched = arith.constant {LAUNCH} : i64
   %copied = arith.constant {COPY} : i64
   %move_size = arith.constant 6 : i64
@@ -174,20 +174,17 @@ llvm.func internal @step(
     : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
   llvm.br ^out(%copy_size, %copy_status : i64, i32)
 ^move:
-  %flag = llvm.call @word(%table, %zero) : (!llvm.ptr, i64) -> i64
-  %is_odd = arith.cmpi ne, %flag, %zero : i64
-  %is_always = arith.cmpi eq, %kind, %always : i64
-  %goes = arith.ori %is_odd, %is_always : i1
-  scf.if %goes {{
-    llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
-  }}
+  llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
   llvm.br ^out(%move_size, %good : i64, i32)
 ^out(%size: i64, %found: i32):
   %part = llvm.insertvalue %size, %none[0] : !llvm.struct<(i64, i32)>
   %both = llvm.insertvalue %found, %part[1] : !llvm.struct<(i64, i32)>
   llvm.return %both : !llvm.struct<(i64, i32)>
 }}
+"""
 
+# All steps of a plan.
+_STEPS = f"""\
 // Runs the steps until the driver refuses one; returns its status.
 llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{
   %zero = arith.constant 0 : i64
@@ -199,7 +196,6 @@ llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.p
   %count = llvm.call @word(%plan, %two) : (!llvm.ptr, i64) -> i64
   %longest = llvm.call @word(%plan, %three) : (!llvm.ptr, i64) -> i64
   %table = llvm.alloca %longest x i64 : (i64) -> !llvm.ptr
-  llvm.store %zero, %table : i64, !llvm.ptr
   %end, %last = scf.for %i = %zero to %count step %one
       iter_args(%at = %head, %status = %good) -> (i64, i32) : i64 {{
     %is_good = arith.cmpi eq, %status, %good : i32
@@ -218,8 +214,10 @@ llvm.func internal @steps(%arrays: !llvm.ptr, %plan: !llvm.ptr, %stream: !llvm.p
   }}
   llvm.return %last : i32
 }}
+"""
 
-{_MODE if is_x86 else _NO_MODE}
+# An error of XLA from a message.
+_ERROR = f"""\
 llvm.func internal @error(%api: !llvm.ptr, %message: !llvm.ptr) -> !llvm.ptr {{
   %one = arith.constant 1 : i64
   %create_i = arith.constant 6 : i64
@@ -239,8 +237,11 @@ llvm.func internal @error(%api: !llvm.ptr, %message: !llvm.ptr) -> !llvm.ptr {{
   %made = llvm.call %create(%args) : !llvm.ptr, (!llvm.ptr) -> !llvm.ptr
   llvm.return %made : !llvm.ptr
 }}
+"""
 
-llvm.func internal @run(%frame: !llvm.ptr) -> !llvm.ptr {{
+# A call: check the counts, collect the arrays, run the plan.
+_RUN = """\
+llvm.func internal @run(%frame: !llvm.ptr) -> !llvm.ptr {
   %null = llvm.mlir.zero : !llvm.ptr
   %zero = arith.constant 0 : i64
   %one = arith.constant 1 : i64
@@ -289,8 +290,25 @@ llvm.func internal @run(%frame: !llvm.ptr) -> !llvm.ptr {{
   llvm.br ^out(%error : !llvm.ptr)
 ^out(%found: !llvm.ptr):
   llvm.return %found : !llvm.ptr
-}}
+}
+"""
 
+
+def text(major: int, minor: int, is_x86: bool) -> str:
+    """Returns the module, for a version of the interface and a kind of processor.
+
+    A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
+    the table; for MOVE the target, the source and the number of bytes. LAUNCH and COPY are those of
+    `xla_launch_text`.
+    """
+    mode = _MODE if is_x86 else _NO_MODE
+    parts = (_WORDS, _FILL, _CALL, GPU, _STEP, _STEPS, mode, _ERROR, _RUN, _entry(major, minor))
+    return "\n".join(parts)
+
+
+def _entry(major: int, minor: int) -> str:
+    """Returns the handler, which answers XLA's query for the version, and runs every other call."""
+    return f"""\
 // Answers the query for metadata, else runs the plan; returns an error of XLA, or null.
 llvm.func @{SYMBOL}(%frame: !llvm.ptr) -> !llvm.ptr {{
   %null = llvm.mlir.zero : !llvm.ptr

@@ -19,13 +19,10 @@ from ..runtime.program import BlockProgram
 from ..runtime.values import Array
 from . import jit
 from .address import address
-from .loop_text import HEAD as LOOP_HEAD
-from .loops import Loop
-from .xla_call_text import CALL, MOVE, MOVE_IF, SYMBOL, text
+from .control_flow import ControlFlow
+from .xla_call_text import CALL, MOVE, SYMBOL, text
 
 VERSION = 0, 1  # of XLA's interface: the oldest minor version with all that the handler uses
-_NOWHERE = 0, 0  # a place for a slot that the code writes
-
 
 _lock = threading.Lock()
 _handlers: list[jit.KernelLibrary] = []  # for this process: empty before the first call
@@ -61,10 +58,11 @@ class NativeSteps:
     ) -> None:
         self.func, self.load, self.cache = func, load, cache
         self.programs = program
-        self.loops = {n: m for n, m in program.makers().items() if isinstance(m, Loop)}
+        kernels = program.kernels().items()
+        self.flows = {n: k for n, k in kernels if isinstance(k, ControlFlow)}
 
     def takes(self, node: Node) -> bool:
-        return is_kernel(node) or node in self.loops
+        return is_kernel(node) or node in self.flows
 
     def call(
         self, nodes: Sequence[Node], given: Sequence[Value], wanted: Sequence[Value]
@@ -72,8 +70,8 @@ class NativeSteps:
         library = handler(self.cache)
         plan = _Plan(nodes, given, wanted, self.programs.device.constant)
         for node in nodes:
-            if node in self.loops:
-                plan.loop(node, self.loops[node])
+            if node in self.flows:
+                plan.control(node, self.flows[node])
             else:
                 plan.kernel(node, self.load(node))
         memory, numbers = plan.memory, jit.table(plan.numbers())
@@ -115,29 +113,18 @@ class _Plan:
             places[number] = outs[0]
         self._call(kernel.address, [*places, *outs])
 
-    def loop(self, node: Node, loop: Loop) -> None:
-        """Adds a loop: its initial state, its iterations, and the state that they left."""
-        memory = self.memory
-        pairs: list[tuple[Place, Place]] = []
-        for slot, operand in enumerate(node.args):
-            value = node, slot
-            if slot in loop.passed and slot not in loop.cells:
-                state = memory.place(operand)
-                pairs.append((state, state))
-                if not memory.share(value, state):
-                    self._move(MOVE, memory.of(value), state, bytes_of(value))
-                continue
-            self._take_over(value_of(operand), value, node)
-            state = memory.of(value)
-            is_single = slot in loop.kept | loop.cells
-            pairs.append((state, state if is_single else memory.new(bytes_of(value))))
-        slots = [_NOWHERE] * LOOP_HEAD + [place for pair in pairs for place in pair]
-        fixed = loop.text.pointers[len(slots) - LOOP_HEAD :]
-        moved = [self._arena(p) for p in loop.held]
-        self._call(loop.iterations.address, [*slots, *(_relocated(at, moved) for at in fixed)])
-        for slot, (state, other) in enumerate(pairs):
-            if state != other:
-                self._move(MOVE_IF, state, other, bytes_of((node, slot)))
+    def control(self, node: Node, flow: ControlFlow) -> None:
+        """Adds a call of control flow, with scratch memory of its own: XLA may run several calls
+        of one program at a time.
+        """
+        args = [self.memory.place(a) for a in node.args]
+        for result, number in flow.updated.items():
+            operand = value_of(node.args[number])
+            if self._reads(operand, self.nodes.index(node)) == 1:
+                self.memory.overwrite(operand, (node, result))
+        outs = [self.memory.of((node, i)) for i in flow.read]
+        scratch, fixed = self.memory.new(flow.scratch), [(0, at) for at in flow.fixed[1:]]
+        self._call(flow.address, [*args, *outs, scratch, *fixed])
 
     def _take_over(self, old: Value, new: Value, node: Node) -> None:
         """Copies the value that a node overwrites, if that belongs to XLA or is needed later."""
@@ -146,19 +133,11 @@ class _Plan:
             return
         if self._reads(old, self.nodes.index(node)) == 1:
             self.memory.overwrite(old, new)
-        self._move(MOVE, there, here, bytes_of(new))
+        self._move(there, here, bytes_of(new))
 
     def _reads(self, value: Value, start: int) -> int:
         """Returns how often nodes from number `start` on read a value."""
         return sum(value_of(a) == value for n in self.nodes[start:] for a in n.args)
-
-    def _arena(self, program: BlockProgram) -> tuple[int, int, Place]:
-        """Returns the start and size of a loop's arena, and scratch memory in its place.
-
-        XLA may run several calls of one program at a time.
-        """
-        start, size = program.arena
-        return start, size, self.memory.new(size)
 
     def _constant(self, node: Node) -> int:
         made = self.make(node)
@@ -169,13 +148,5 @@ class _Plan:
         self.longest = max(self.longest, len(places))
         self.steps.append([CALL, code, len(places), *chain(*places)])
 
-    def _move(self, kind: int, target: Place, source: Place, size: int) -> None:
-        self.steps.append([kind, *target, *source, size])
-
-
-def _relocated(at: int, arenas: Sequence[tuple[int, int, Place]]) -> Place:
-    """Returns the place of a fixed address; one in an arena is moved to scratch memory."""
-    for start, size, (number, offset) in arenas:
-        if start <= at < start + size:
-            return number, offset + at - start
-    return 0, at
+    def _move(self, target: Place, source: Place, size: int) -> None:
+        self.steps.append([MOVE, *target, *source, size])

@@ -97,6 +97,13 @@ class Device(Protocol):
         """Returns the function that executes an `opaque` node. Results never alias operands."""
         ...
 
+    def control(self, node: Node, read: Sequence[int], load: Load) -> DeviceKernel | None:
+        """Returns a kernel that executes a control flow node; None if Python executes it.
+
+        It writes only the results whose numbers are in `read`.
+        """
+        ...
+
     def hosted(self, node: Node) -> LibraryCall:
         """Returns the code of a hosted operator (a `custom` node). It allocates its results."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
+from stack.ir.memory_reuse import reused
 from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.foreign import Value, value_of
@@ -85,13 +86,6 @@ class ForeignMemory:
         self.scratch = start + size
         return self.last, start
 
-    def share(self, value: Value, place: Place) -> bool:
-        """Gives a value the memory of another; False if the call returns or updates it."""
-        if value in self.becomes or value in self.firsts.values():
-            return False
-        self.places[value] = place
-        return True
-
     def overwrite(self, operand: Value, value: Value) -> None:
         """Lets a value that the call returns have the memory of an operand."""
         number = self.operands.get(operand)
@@ -105,10 +99,10 @@ def _firsts(nodes: Sequence[Node], operands: Container[Value]) -> dict[Value, Va
     """Returns, for each value that a kernel writes over another, the first value in that memory."""
     found: dict[Value, Value] = {}
     for node in nodes:
-        if is_kernel(node) and "updates" in node.attrs:
-            old = value_of(node.args[int(node.attrs["updates"])])
+        for result, number in reused(node).items():
+            old = value_of(node.args[number])
             is_own = old not in operands and old[0].op != "const"
-            found[node, 0] = found.get(old, old) if is_own else (node, 0)
+            found[node, result] = found.get(old, old) if is_own else (node, result)
     return found
 
 

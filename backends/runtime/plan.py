@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stack.errors import StackError
+from stack.ir.memory_reuse import reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_kernel
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import TensorType
+from stack.run.foreign import values_read
 
 from .control import CONTROL
 from .device import CallOpaque, Device, LibraryCall, Load, Make
@@ -16,7 +18,6 @@ from .values import RuntimeValue
 
 ALIGNMENT = 64  # bytes, of the arena
 LARGE = 1 << 17  # bytes: allocators return at least this to the system (glibc's mmap threshold)
-MADE = CONTROL | {"opaque"}
 
 
 class Plan:
@@ -46,6 +47,7 @@ class Plan:
         self.control = control
         self.values: dict[tuple[Node, int], RuntimeValue] = {}
         self.all: list[RuntimeValue] = []
+        self.read = values_read(block)
         self.steps: list[RuntimeStep] = []
         self.arena_bytes = 0
         self.inputs = [self._value(p, 0, p.tensor, "input") for p in block.params]
@@ -123,11 +125,12 @@ class Plan:
             self._add_library(node, args, self.device.hosted(node))
         elif is_kernel(node):
             self.steps.append(KernelStep(node, args, self._written(node, args), self.load(node)))
-        elif node.op in MADE:
-            make, capturable = self._made_by(node)
-            library = "framework" if node.op == "opaque" else ""
-            outs, dropped = self._made(node), self._dropped(node)
-            self.steps.append(MakingStep(node, args, outs, library, capturable, make, dropped))
+        elif node.op in CONTROL:
+            self._add_control(node, args)
+        elif node.op == "opaque":
+            make, outs = self._opaque(node), self._made(node)
+            unread = self._unread(node)
+            self.steps.append(MakingStep(node, args, outs, "framework", False, make, unread))
         else:
             self._add_library(node, args, self.device.library(node))
 
@@ -141,22 +144,32 @@ class Plan:
             step = FillingStep(node, args, outs, found.name, found.capturable, found.fill)
         self.steps.append(step)
 
-    def _made_by(self, node: Node) -> tuple[Make, bool]:
-        if node.op != "opaque":
-            return self.control(node)
+    def _add_control(self, node: Node, args: Sequence[RuntimeValue]) -> None:
+        unread = self._unread(node)
+        read = [i for i in range(len(node.types)) if i not in unread]
+        kernel = self.device.control(node, read, self.load)
+        if kernel is not None:
+            outs = [self._computed(node, i, args) for i in read]
+            self.steps.append(KernelStep(node, args, outs, kernel))
+            return
+        make, capturable = self.control(node)
+        self.steps.append(MakingStep(node, args, self._made(node), "", capturable, make, unread))
+
+    def _computed(self, node: Node, item: int, args: Sequence[RuntimeValue]) -> RuntimeValue:
+        """Returns the value of a result of compiled control flow: fresh, or that of an operand."""
+        number = reused(node).get(item)
+        value = self._value(node, item, node.types[item], "output" if number is None else "view")
+        value.base = None if number is None else args[number]
+        return value
+
+    def _opaque(self, node: Node) -> Make:
         if self.call_opaque is None:
             raise StackError(f"{node.attrs['target']} needs its framework, and none was given")
-        return self.device.opaque(node, self.call_opaque), False
+        return self.device.opaque(node, self.call_opaque)
 
-    def _dropped(self, node: Node) -> set[int]:
-        """Returns the numbers of the results of a node with several results that no `item` reads.
-
-        Empty for a node with one result. An example are values that only a loop itself uses.
-        """
-        if not isinstance(node.type, TupleType):
-            return set()
-        items = (n for n in self.block.nodes if is_item(n) and n.args[0] is node)
-        return set(range(len(node.types))) - {int(n.attrs["index"]) for n in items}
+    def _unread(self, node: Node) -> set[int]:
+        """Returns the numbers of a node's results that no step reads, such as a loop's counter."""
+        return {i for i in range(len(node.types)) if (node, i) not in self.read}
 
     def _made(self, node: Node) -> list[RuntimeValue]:
         return [self._value(node, i, type_, "made") for i, type_ in enumerate(node.types)]

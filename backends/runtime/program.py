@@ -14,33 +14,26 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
+from stack.ir.memory_reuse import reused
 from stack.ir.node import Block, Node
 from stack.ranges import OpenRange, recording
 from stack.run.backend import Kernel
 
 from .control import control, is_capturable
-from .device import Bound, CallOpaque, Device, Load, Make
+from .device import Bound, CallOpaque, Device, DeviceKernel, Load, Make
 from .plan import Plan
 from .records import label, label_of
-from .steps import MakingStep, allocating, releasing
+from .steps import KernelStep, MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
-
-
-class LoopDevice(Device, Protocol):
-    """A device that may run a whole loop by code of its own."""
-
-    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
-        """Returns a function that runs all of a `while`; None if Python runs each iteration."""
-        ...
 
 
 class BlockProgram:
     """The steps of one block, ready to run. Arguments as for `Plan`."""
 
     def __init__(
-        self, block: Block, device: LoopDevice, load: Load, call_opaque: CallOpaque | None = None
+        self, block: Block, device: Device, load: Load, call_opaque: CallOpaque | None = None
     ) -> None:
         self.block = block
         self.device = device
@@ -78,11 +71,11 @@ class BlockProgram:
             for table, slot in value.slots
         ]
 
-    def makers(self) -> dict[Node, Make]:
-        """Returns the functions that execute control flow and calls, of inner blocks too."""
-        found = {s.node: s.make for s in self.steps if isinstance(s, MakingStep)}
+    def kernels(self) -> dict[Node, DeviceKernel]:
+        """Returns the loaded kernels, those of inner blocks too."""
+        found = {s.node: s.kernel for s in self.steps if isinstance(s, KernelStep)}
         for program in self.inner:
-            found |= program.makers()
+            found |= program.kernels()
         return found
 
     @property
@@ -108,14 +101,14 @@ class BlockProgram:
     @property
     def updated(self) -> set[int]:
         """Returns the numbers of the inputs whose memory a run overwrites."""
-        roots = [s.outs[0].root for s in self.steps if "updates" in s.node.attrs]
+        steps = [s for s in self.steps if not isinstance(s, MakingStep)]  # those copy operands
+        roots = [s.args[number].root for s in steps for number in reused(s.node).values()]
         return {i for i, v in enumerate(self.inputs) if v in roots}
 
     def _control(self, node: Node) -> tuple[Make, bool]:
         inner = [BlockProgram(b, self.device, self.load, self.call_opaque) for b in node.blocks]
         self.inner += inner
-        native = self.device.loop(*inner) if node.op == "while" else None
-        return control(node, inner, self.device, native), is_capturable(node, inner)
+        return control(node, inner, self.device), is_capturable(node, inner)
 
     def run(self, arrays: Iterable[Array]) -> list[Array]:
         """Takes dense arrays of the device and returns fresh ones; the device may still be busy.

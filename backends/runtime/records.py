@@ -11,11 +11,12 @@ from stack.ir.equivalence import cached_by_class
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.ops import lookup
-from stack.ir.traits import is_fusion
+from stack.ir.traits import is_control, is_fusion, is_while
 from stack.ranges import range_name
 from stack.run.backend import Kernel, module_paths, source_lines
 
 GENERATED = ("kernel", "call", "cond", "while")
+STEPS = ("group", "contraction", "control", "foreign")  # kinds of ops that execute as steps
 
 
 class _LazyRecord(Kernel):
@@ -64,7 +65,7 @@ def describe_kernel(
     )
 
 
-def describe(func: Func, node: Node, library: str = "") -> Kernel:
+def describe(func: Func, node: Node, library: str = "", loop_steps: int = 0) -> Kernel:
     """Returns the record of a step without generated code, such as a library call or a fallback."""
     inner: Sequence[Node] = node.blocks[0].nodes if is_fusion(node) else (node,)
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
@@ -82,6 +83,7 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
         ops=tuple(dict.fromkeys(n.op for n in inner)),
         flops=_flops(inner),
         bytes=_moved(node),
+        loop_steps=loop_steps,
     )
 
 
@@ -100,16 +102,35 @@ def _hosted(func: Func, node: Node, kind: str) -> Kernel:
 
 
 def described(
-    func: Func, steps: Iterable[tuple[Node, str]], own: Callable[[Node], Kernel]
+    func: Func,
+    steps: Iterable[tuple[Node, str]],
+    own: Callable[[Node], Kernel],
+    is_whole: Callable[[Node], bool],
 ) -> list[Kernel]:
     """Returns the record of each step, given as its node and the library that runs it.
 
-    `own` makes the record of a kernel that we generate.
+    Args:
+        own: makes the record of a kernel that we generate.
+        is_whole: True for control flow that runs without Python.
     """
     return [
-        own(node) if node.op == "kernel" else describe(func, node, library)
+        own(node)
+        if node.op == "kernel"
+        else describe(func, node, library, _loop_steps(node, False, is_whole))
         for node, library in steps
     ]
+
+
+def _loop_steps(node: Node, is_repeated: bool, is_whole: Callable[[Node], bool]) -> int:
+    """Returns how many steps inside a loop Python runs for a step, in one iteration of each loop.
+
+    `is_repeated`: the step itself is inside a loop.
+    """
+    if not is_control(node) or is_whole(node):
+        return int(is_repeated)
+    repeats = is_repeated or is_while(node)
+    inner = (n for b in node.blocks for n in b.nodes if lookup(n.op).kind in STEPS)
+    return sum(_loop_steps(n, repeats, is_whole) for n in inner)
 
 
 def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
@@ -117,9 +138,9 @@ def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
 
     Each with the name of its library: `library`, or "" for control flow and opaque calls.
     """
-    labels = {"group": library, "contraction": library, "control": "", "foreign": ""}
     kinds = ((n, lookup(n.op).kind) for n in func.nodes)
-    return [(n, labels[kind]) for n, kind in kinds if kind in labels]
+    own = {"control": "", "foreign": ""}
+    return [(n, own.get(kind, library)) for n, kind in kinds if kind in STEPS]
 
 
 def label(kernel: Kernel) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
+from ..runtime.control import is_replayed
 from ..runtime.device import DeviceKernel
 from ..runtime.lines import in_full
 from ..runtime.names import argument_names, function_name
@@ -156,9 +158,9 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         return launches[source]
 
     program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
-    is_assembled = bool(options.get("assembled"))
     steps = ((step.node, step.library) for step in program.steps)
-    kernels = described(func, steps, lambda node: compiler.describe(node, is_assembled))
+    own = partial(compiler.describe, assembled=bool(options.get("assembled")))
+    kernels = described(func, steps, own, is_replayed)
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
@@ -193,5 +195,5 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     compiler = Compiler(func, arch_of(options))
     compiler.build_all(_store(options))
     steps = steps_of(func, "torch")
-    kernels = described(func, steps, lambda node: compiler.describe(node, assembled=True))
+    kernels = described(func, steps, partial(compiler.describe, assembled=True), is_replayed)
     return kernels, compiler.artifacts()

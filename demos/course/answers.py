@@ -7,6 +7,7 @@ out.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -57,6 +58,17 @@ class Question:
         if not equal(wanted, found, rtol):
             raise self.wrong(*_difference(wanted, found, rtol))
 
+    def refuses(self, wanted: type[Exception]) -> None:
+        """Raises Wrong unless the call raises this error."""
+        expected = f"a {wanted.__name__}"
+        try:
+            found = self.answer(expected)
+        except Wrong as wrong:
+            if isinstance(wrong.__cause__, wanted):
+                return
+            raise
+        raise self.wrong(expected, found)
+
     def wrong(self, expected: str, found: Any) -> Wrong:
         """The error for a wrong answer to this question."""
         return Wrong(self.given, expected, found if isinstance(found, str) else show(found))
@@ -67,8 +79,19 @@ def ask(function: Callable[..., Any], *args: Any, given: str = "") -> Question:
     function has no name, of the call.
     """
     name = getattr(function, "__name__", str(function))
-    text = given or ", ".join(map(show, args))
+    text = given or ", ".join(_arguments(function, args))
     return Question(function, args, text if name == "<lambda>" else f"{name}({text})")
+
+
+def _arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """Formats arguments; those of a function of several parameters with their names."""
+    try:
+        named = inspect.signature(function).bind(*args).arguments
+    except (TypeError, ValueError):  # the student changed the parameters
+        return list(map(show, args))
+    if len(named) == 1:
+        return list(map(show, args))
+    return [f"{name}={show(value)}" for name, value in named.items()]
 
 
 def root_cause(error: BaseException) -> BaseException:
@@ -88,7 +111,8 @@ def show(value: Any) -> str:
         text = str(value)
     elif isinstance(value, tuple | list):
         items = ", ".join(map(show, value))
-        text = f"[{items}]" if isinstance(value, list) else f"({items})"
+        comma = "," if len(value) == 1 else ""
+        text = f"[{items}]" if isinstance(value, list) else f"({items}{comma})"
     else:
         text = repr(value)
     text = " ".join(text.split())
@@ -123,18 +147,39 @@ def _close(wanted: np.ndarray, found: np.ndarray, rtol: float) -> np.ndarray:
 
 
 def _difference(wanted: Any, found: Any, rtol: float) -> tuple[str, str]:
-    """Returns the texts of two values that differ; of large arrays, the first element that does."""
-    if isinstance(wanted, np.ndarray) and wanted.size > 8:
-        try:
-            values = np.asarray(found, np.float64)
-        except (TypeError, ValueError):
-            return show(wanted), show(found)
-        if values.shape != wanted.shape:
-            return f"an array of shape {wanted.shape}", f"shape {values.shape}"
-        first = np.argwhere(~_close(wanted, values, rtol))[0]
-        place = f" at index {first.tolist()}"
-        return show(wanted[tuple(first)]) + place, show(values[tuple(first)]) + place
-    return show(wanted), show(found)
+    """Returns the texts of two values that differ: of several results the first one that does, of
+    large arrays the first element that does.
+    """
+    if _is_results(wanted) and isinstance(found, tuple | list) and len(found) == len(wanted):
+        number = next(i for i, (w, f) in enumerate(zip(wanted, found)) if not equal(w, f, rtol))
+        place = f" as result {number}" if len(wanted) > 1 else ""
+        one, other = _difference(wanted[number], found[number], rtol)
+        return one + place, other
+    if not isinstance(wanted, np.ndarray):
+        return show(wanted), show(found)
+    try:
+        values = np.asarray(found, np.float64)
+    except (TypeError, ValueError):
+        return show(wanted), show(found)
+    if values.shape != wanted.shape:
+        return f"an array of shape {wanted.shape}", f"shape {values.shape}"
+    first = tuple(np.argwhere(~_close(wanted, values, rtol))[0])
+    if wanted.size > 8:
+        place = f" at index {[int(i) for i in first]}"
+        return _apart(wanted[first], values[first], place)
+    return _apart(wanted, values, "")
+
+
+def _is_results(value: Any) -> bool:
+    return isinstance(value, tuple | list) and any(isinstance(item, np.ndarray) for item in value)
+
+
+def _apart(wanted: Any, found: Any, place: str) -> tuple[str, str]:
+    """The texts of two values, with their distance if their digits are equal."""
+    texts = show(wanted) + place, show(found) + place
+    if texts[0] != texts[1]:
+        return texts
+    return texts[0], f"{texts[1]}, which is {np.nanmax(np.abs(found - wanted)):.1e} off"
 
 
 def peak_memory(call: Callable[[], Any]) -> tuple[Any, int]:

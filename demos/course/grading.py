@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stack.demos.course.answers import Gap, Wrong
+from stack.demos.course.answers import LONGEST, Gap, Wrong
 from stack.demos.course.lesson import Lesson
 
 HINTS_FROM = 2  # wrong tries of a check after which its hint is shown
@@ -113,8 +113,11 @@ def _where(error: BaseException, path: Path) -> str:
     """Formats an error in one line, with the last line of the student's file that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     place = f" at {path.name}:{frames[-1].lineno}: `{frames[-1].line}`" if frames else ""
-    first = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}{place}: {first}"
+    text, *more = str(error).strip().split("\n")
+    if text.endswith(":"):  # a C compiler's errors follow
+        text += " " + next((line for line in more if "error" in line), "")
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return f"{type(error).__name__}{place}: {text}"
 
 
 def report(found: Sequence[Result], tries: dict[str, int]) -> str:

@@ -5,7 +5,6 @@ Importing this file does not import JAX; using it does.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,11 +14,12 @@ import numpy as np
 
 import stack.plugins as plugins
 from stack.collector import held_back
-from stack.errors import StackError, UsageError
+from stack.errors import StackError
 from stack.frames import with_room
 from stack.hosted import Op
-from stack.ir.types import BF16, DTYPES, DType, TensorType
+from stack.ir.types import BF16, DType, TensorType
 from stack.run.backend import AddressProgram
+from stack.run.file_format import type_named
 from stack.run.rejected_arguments import explain_trace
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ _FLAGS = (
     *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
     *("jax_default_prng_impl", "jax_threefry_partitionable", "jax_disable_jit", "jax_platforms"),
 )
-_SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 
 
 class JaxFrontend:
     """`stack.run.frontend.Frontend` for JAX."""
 
     name = "jax"
+    runs_loops = True  # XLA does
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         """True if `fn` gets JAX arrays, or gets no arrays and its module uses JAX."""
@@ -183,12 +183,8 @@ class JaxFrontend:
         rng = np.random.default_rng(0)
         out: list[Any] = []
         for spec in specs:
-            match = _SPEC.fullmatch(spec)
-            if match is None or match[1] not in DTYPES:
-                known = ", ".join(DTYPES)
-                raise UsageError(f"{spec!r} is not an input such as f32[2,16,64]; types: {known}")
-            shape = tuple(int(d) for d in match[2].split(",") if d.strip())
-            dtype = DTYPES[match[1]]
+            type_ = type_named(spec)
+            shape, dtype = type_.shape, type_.dtype
             drawn = rng.standard_normal(shape) if dtype.kind in "fc" else rng.integers(0, 16, shape)
             held = drawn > 7 if dtype.kind == "b" else np.asarray(drawn)
             out.append(jax.numpy.asarray(held.astype(jax_dtype(dtype))))

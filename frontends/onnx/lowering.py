@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stack.errors import UnsupportedOp
+from stack.frontends.lowering_table import LoweringTable, sizes
 from stack.ir.builder import Builder
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType
@@ -126,20 +127,5 @@ def known(node: Node) -> np.ndarray | None:
     return node.attrs["value"].array if node.op == "const" else None
 
 
-def sizes(node: Node) -> Shape:
-    """Returns the shape of a value; sizes of imported models are numbers."""
-    return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
-
-
-Lowering = Callable[[Call], Node | list[Node]]
-TABLE: dict[str, Lowering] = {}
-
-
-def lowers(*names: str) -> Callable[[Lowering], Lowering]:
-    """Decorator: enters a function into the table for these ONNX ops."""
-
-    def enter(function: Lowering) -> Lowering:
-        TABLE.update(dict.fromkeys(names, function))
-        return function
-
-    return enter
+TABLE = LoweringTable[Call]()
+lowers = TABLE.lowers

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from stack.frontends.stablehlo.lowering import TABLE, Call, Lowering, lowers, number_like
+from stack.frontends.stablehlo.lowering import TABLE, Call, lowers, number_like
 from stack.ir.data import Data
 from stack.ir.node import Node
 
@@ -23,7 +25,7 @@ SAME = {
 COMPARES = {"EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge"}
 
 
-def _same(op: str) -> Lowering:
+def _same(op: str) -> Callable[[Call], Node]:
     return lambda call: call.b.op(op, call.args)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stack.errors import UnsupportedOp
+from stack.frontends.lowering_table import LoweringTable
 from stack.ir.builder import Builder
 from stack.ir.node import Node
 from stack.ir.types import TensorType, dtype_named, tensor
@@ -70,11 +71,6 @@ class Call:
         return COMBINES[names[0]]
 
 
-def sizes(node: Node) -> tuple[int, ...]:
-    """Returns the shape of a value; sizes of imported programs are numbers."""
-    return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
-
-
 def type_of(value: Any) -> TensorType:
     """Returns the type of a value of MLIR's bindings. Raises UnsupportedOp."""
     kind = value.type
@@ -94,15 +90,5 @@ def number_like(call: Call, value: float, like: Node) -> Node:
     return call.b.const(np.asarray(value).astype(like.dtype.numpy), like.dtype)
 
 
-Lowering = Callable[[Call], Node | list[Node]]
-TABLE: dict[str, Lowering] = {}
-
-
-def lowers(*names: str) -> Callable[[Lowering], Lowering]:
-    """Decorator: enters a function into the table for these ops."""
-
-    def enter(function: Lowering) -> Lowering:
-        TABLE.update(dict.fromkeys(names, function))
-        return function
-
-    return enter
+TABLE = LoweringTable[Call]()
+lowers = TABLE.lowers

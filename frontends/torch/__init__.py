@@ -37,6 +37,7 @@ class TorchFrontend:
     """`stack.run.frontend.Frontend` for PyTorch modules and functions."""
 
     name = "torch"
+    runs_loops = False
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         """True if `fn` is a module or an argument contains a tensor."""
@@ -71,11 +72,11 @@ class TorchFrontend:
 
         Raises StackError if the function gives more than one graph.
         """
+        from stack.frameworks.torch_private import compile_lock
         from stack.frontends.torch.compile.capture import capture
-        from stack.frontends.torch.tracing.tracer import one_at_a_time
 
         enter(self.name)
-        with one_at_a_time():
+        with compile_lock():
             return capture(fn, args, dynamic)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from stack.ir.axes import Index
 from stack.ir.builder import param
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.equivalence import once_in
 from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.streaming import finished
@@ -82,8 +83,11 @@ def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Nod
         The root, a symbol for each of its axes, and the index of each value in terms of these
         symbols. None if the results do not share one index space.
     """
-    if root is not None:
-        return _domain(body, root)
+    return _domain(body, root) if root is not None else _largest_domain(body)
+
+
+@once_in
+def _largest_domain(body: Block) -> tuple[Node, Index, dict[Node, Index]] | None:
     spanning = [n for n in body.nodes if is_contraction(n)]
     spanning = spanning or [n.args[0] for n in body.nodes if _reduces(n)] or list(body.results)
     most = max(static(n.tensor.size) for n in spanning)

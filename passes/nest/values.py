@@ -183,7 +183,7 @@ class Scalars:
         if self._base is None:
             return False
         free = self._is_free
-        for n in topological([node], lambda n: n not in free):
+        for n in topological([node], known=free):
             free[n] = n not in self._given and all(free[a] for a in n.args)
         return free[node]
 

@@ -83,7 +83,7 @@ def _only_dot(group: Node) -> Node:
         raise CannotTile(f"no schedule for a dot of {dot.dtype}")
     if any(memory_of(a) not in body.params for a in dot.args):
         raise CannotTile("an operand of the dot is computed in its group")
-    if domain(body, dot) is None:
+    if domain(body) is None:
         raise CannotTile("its outputs do not share one index space")
     return dot
 

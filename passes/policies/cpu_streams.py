@@ -32,7 +32,7 @@ from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loop_products import LoopProduct
+from stack.passes.steps.loop_products import LoopProduct, stored_product
 from stack.passes.steps.loops import (
     all_loops,
     axes,
@@ -57,7 +57,6 @@ from stack.passes.steps.primitives import (
     Step,
     Vectorize,
 )
-from stack.passes.steps.register_tile import stored_product
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
 from stack.passes.tiling.frame import CannotTile, is_expensive, wide
@@ -317,7 +316,8 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
     """Returns the matmuls that the loops over an axis compute. Raises CannotTile if such a loop
     computes something else.
     """
-    found = [stored_product(kernel, loop) for loop, _ in loops_along(kernel, axis)]
+    body = kernel.blocks[0]
+    found = [stored_product(body, loop) for loop, _ in loops_along(kernel, axis)]
     known = [product for product in found if product is not None]
     if len(known) < len(found):
         raise CannotTile(f"a loop over {axis} does more than sum products")

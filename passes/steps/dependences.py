@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from stack.ir.builder import constant, make, remade
 from stack.ir.dim import Dim, mul
+from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_item, is_load, is_loop, is_number, is_store, number
@@ -193,6 +194,7 @@ def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
             number_of = make("rem", (whole, constant(size, whole.dtype)))
 
 
+@once_in
 def memory_of(block: Block) -> Callable[[Node], Node]:
     """Returns a function that maps a memory value, such as the result of a store or loop in the
     block, to the parameter or allocation that it is a version of.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from stack.ir.builder import make
 from stack.ir.builder import remade as remade_nodes
-from stack.ir.equivalence import cached_by_class
+from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, is_loop
 from stack.ir.types import Type
-from stack.passes.tiling.names import names_of
+from stack.passes.tiling.names import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]
@@ -24,15 +25,18 @@ class Edit:
     Attributes:
         kernel: the kernel before the rewrite.
         block: its body.
-        names: generates names for new variables.
     """
 
     def __init__(self, kernel: Node) -> None:
         self.kernel = kernel
         self.block = kernel.blocks[0]
-        self.names = names_of(self.block)
         self._called = {n: name for n, name in self.block.names.items() if not _is_made(n, name)}
         self._lines = dict(self.block.locs)
+
+    @cached_property
+    def names(self) -> Names:
+        """Generates names for new variables."""
+        return names_of(self.block)
 
     def note(self, old: Node, new: Node) -> Node:
         """Records that `new` replaces `old`: it gets the name and the source lines of `old`."""
@@ -130,13 +134,15 @@ class Edit:
     ) -> list[Node]:
         """Rewrites each node of a block by `visit`. Returns the new results of the block."""
         done = {old: new for old, new in outer.items() if old not in block.params}
+        replaced = done.keys()
         parts: dict[Node, list[Node]] = {}
         for node in block.nodes:
-            if is_item(node) and node.args[0] in parts:
+            if parts and is_item(node) and node.args[0] in parts:
                 done[node] = parts[node.args[0]][int(node.attrs["index"])]
                 continue
             made: Made = node
-            if keeps is None or not keeps(node) or not _uses_none(node, done):
+            used = deps(node) if node.blocks else node.args
+            if keeps is None or not keeps(node) or not replaced.isdisjoint(used):
                 blocks = [
                     Block(b.params, self._results(b, visit, done, keeps)) for b in node.blocks
                 ]
@@ -165,21 +171,16 @@ class Edit:
             return old.rebuilt(args, blocks=blocks)
 
         def keeps(node: Node) -> bool:
-            return not node.blocks or axis not in _axes_in(node)
+            return not node.blocks or all([axis not in _axes_in(b) for b in node.blocks])
 
         return self.everywhere(visit, keeps)
 
 
-def _uses_none(node: Node, replaced: Mapping[Node, Node]) -> bool:
-    """True if neither a node nor the nodes in its blocks use a value that is replaced."""
-    return not replaced or replaced.keys().isdisjoint(deps(node))
-
-
-@cached_by_class
-def _axes_in(node: Node) -> frozenset[str]:
-    """Returns the names of the axes of a loop and of all loops nested in it."""
-    own = (str(node.blocks[0].params[0].attrs["name"]),) if is_loop(node) else ()
-    return frozenset(own).union(*(_axes_in(n) for b in node.blocks for n in b.nodes if n.blocks))
+@once_in
+def _axes_in(block: Block) -> frozenset[str]:
+    """Returns the names of the axes of all loops over the body `block`, and of those in it."""
+    own = (str(block.params[0].attrs["name"]),) if block.is_open else ()
+    return frozenset(own).union(*(_axes_in(b) for n in block.nodes for b in n.blocks))
 
 
 def _is_made(node: Node, name: str) -> bool:

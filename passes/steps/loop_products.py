@@ -8,17 +8,18 @@ loop(...) {(%i < 8, %o)                           rows, if the loop only stores 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from stack.ir.builder import make
+from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import access_parts
-from stack.ir.node import Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_loop, is_store, multiplies, repeats
 from stack.ir.types import holds_all
 from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along, tile_of
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loops import all_loops, is_constant, is_memory, is_serial, starts_of
+from stack.passes.steps.loops import is_constant, is_memory, is_serial, loops_in, starts_of
 from stack.passes.tiling.frame import static
 
 
@@ -61,47 +62,76 @@ class LoopProduct:
         return make("store", (start, made, *(place.start for place in self.places)))
 
 
-def products_in(kernel: Node) -> list[LoopProduct]:
+def products_in(kernel: Node) -> Sequence[LoopProduct]:
     """Returns all matmuls of a kernel's inputs that its loops compute."""
-    inputs = kernel.blocks[0].params[: len(kernel.args)]
+    return _products_in(kernel.blocks[0])
+
+
+@once_in
+def _products_in(whole: Block) -> Sequence[LoopProduct]:
     found: list[LoopProduct] = []
-    for loop, around in all_loops(kernel):
+    for loop, around in loops_in(whole):
         if not any(product.loop in around for product in found):
-            product = product_of(loop, around, inputs.__contains__)
+            product = _product_of(loop, around, inputs_of(whole))
             found += [product] if product is not None else []
     return found
 
 
-def product_of(
-    loop: Node,
-    around: tuple[Node, ...],
-    is_operand: Callable[[Node], bool],
-    windows: bool = True,
+def inputs_of(whole: Block) -> Sequence[Node]:
+    """Returns those parameters of a kernel's body that are inputs; one for each result is not."""
+    return whole.params[: -len(whole.results)]
+
+
+def _product_of(
+    loop: Node, around: tuple[Node, ...], inputs: Collection[Node]
 ) -> LoopProduct | None:
-    """Recognizes the matmul that a loop computes; None if the loop computes something else.
-
-    Args:
-        loop: the loop.
-        around: the loops around it, outermost first.
-        is_operand: tells whether operands may be in a memory.
-        windows: whether operands may be read through windows.
+    """Recognizes the matmul of inputs that a loop computes; None if the loop computes something
+    else.
     """
-    rows = _stored_rows(loop)
-    if rows is None:
-        dot, places = _dot(loop, None, is_operand, windows), ()
-    else:
-        sums, places = rows
-        dot = _dot(sums, loop.blocks[0].params[0], is_operand, windows)
-    return LoopProduct(loop, around, dot, places) if dot is not None else None
+    rows = _stored_rows(loop.blocks[0]) if is_serial(loop) else None
+    sums, places = rows or (loop, ())
+    dot = _dot(sums, loop.blocks[0].params[0] if rows else None, windows=True)
+    is_known = dot is not None and all(o.memory in inputs for o in dot.operands)
+    return LoopProduct(loop, around, dot, places) if dot is not None and is_known else None
 
 
-def _stored_rows(loop: Node) -> tuple[Node, tuple[ReadAxis, ...]] | None:
-    """Recognizes a loop over rows that only stores the results of one inner loop. Returns that
-    inner loop and the index of the store; None for other loops.
+def stored_product(whole: Block, loop: Node) -> LoopProduct | None:
+    """Recognizes the matmul that a loop over rows computes and stores. Returns it with the operand
+    that has the rows first.
+
+    Operands are inputs of the kernel with the body `whole`, or local memory. None if the loop does
+    something else.
     """
-    block = loop.blocks[0]
+    found = _stored_dot(loop.blocks[0]) if is_serial(loop) else None
+    if found is None:
+        return None
+    dot, places = found
+    memories = [operand.memory for operand in dot.operands]
+    if any(m not in inputs_of(whole) and m.tensor.space != "local" for m in memories):
+        return None
+    return LoopProduct(loop, (), dot, places)
+
+
+@once_in
+def _stored_dot(rows: Block) -> tuple[BlockDot, tuple[ReadAxis, ...]] | None:
+    """Returns the matmul whose results a loop over rows stores, with the operand that has the rows
+    first, and the index of the store; None if a loop with this body does something else.
+    """
+    found = _stored_rows(rows)
+    row = rows.params[0]
+    dot = _dot(found[0], row, windows=False) if found is not None else None
+    if found is None or dot is None:
+        return None
+    first, second = dot.operands
+    return (dot if row in first.over else replace(dot, operands=(second, first))), found[1]
+
+
+def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
+    """Recognizes the body of a loop over rows that only stores the results of one inner loop.
+    Returns that inner loop and the index of the store; None for other loops.
+    """
     var, *held = block.params
-    if not is_serial(loop) or len(held) != 1 or not is_store(block.results[0]):
+    if len(held) != 1 or not is_store(block.results[0]):
         return None
     (store,) = block.results
     index, mask, _ = access_parts(store)
@@ -119,11 +149,14 @@ def _stored_rows(loop: Node) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     return (sums, known) if is_block else None
 
 
-def _dot(
-    loop: Node, row: Node | None, is_operand: Callable[[Node], bool], windows: bool
-) -> BlockDot | None:
+def _dot(loop: Node, row: Node | None, windows: bool) -> BlockDot | None:
     """Recognizes the matmul whose products a loop over a reduction axis adds up; None if the loop
     computes something else.
+
+    Args:
+        loop: the loop.
+        row: the variable of the loop over rows around it; None without one.
+        windows: whether operands may be read through windows.
     """
     depth, product = _summed(loop)
     if product is None:
@@ -131,9 +164,7 @@ def _dot(
     (lanes,) = map(static, product.shape)
     lane = make("iota", (), {"axis": 0}, hint=tile_of(depth[0].dtype, (lanes,)))
     variables = [*([row] if row is not None else []), lane, *depth]
-    first, second = (
-        _operand(f, variables, depth if windows else (), lane, is_operand) for f in product.args
-    )
+    first, second = (_operand(f, variables, depth if windows else (), lane) for f in product.args)
     if first is None or second is None:
         return None
     both = first.over & second.over
@@ -172,7 +203,6 @@ def _operand(
     variables: Collection[Node],
     depth: Collection[Node],
     lane: Node,
-    is_operand: Callable[[Node], bool],
 ) -> Operand | None:
     """Returns the block of memory that a factor of a product is loaded from, over all values of the
     loop variables; None if it is not such a load.
@@ -180,7 +210,7 @@ def _operand(
     value = factor
     while repeats(value) or (converts(value) and holds_all(value.dtype, value.args[0].dtype)):
         (value,) = value.args
-    if not is_load(value) or not is_operand(value.args[0]):
+    if not is_load(value):
         return None
     index, mask, _ = access_parts(value)
     if mask is not None or not index:
@@ -193,4 +223,4 @@ def _operand(
     return Operand(value.args[0], known) if is_block else None
 
 
-__all__ = ["LoopProduct", "products_in"]
+__all__ = ["LoopProduct", "products_in", "stored_product"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stack.ir.builder import make, results_of
@@ -31,11 +31,12 @@ def axis_of(loop: Node) -> str:
 
 def all_loops(kernel: Node) -> Sequence[NestedLoop]:
     """All loops of a kernel, outer loops first."""
-    return _loops_in(kernel.blocks[0])
+    return loops_in(kernel.blocks[0])
 
 
 @once_in
-def _loops_in(whole: Block) -> Sequence[NestedLoop]:
+def loops_in(whole: Block) -> Sequence[NestedLoop]:
+    """All loops of a kernel with the body `whole`, outer loops first."""
     pending: list[tuple[Block, tuple[Node, ...]]] = [(whole, ())]
     found: list[NestedLoop] = []
     for block, around in pending:
@@ -52,12 +53,17 @@ def loops_along(kernel: Node, axis: str) -> list[NestedLoop]:
     return [found for found in all_loops(kernel) if axis_of(found.loop) == axis]
 
 
-def axes(kernel: Node) -> dict[str, int]:
+def axes(kernel: Node) -> Mapping[str, int]:
     """Returns the names of the variables of all loops in a kernel, each with the extent of the
     longest such loop.
     """
+    return _axes_in(kernel.blocks[0])
+
+
+@once_in
+def _axes_in(whole: Block) -> Mapping[str, int]:
     found: dict[str, int] = {}
-    for loop, _ in all_loops(kernel):
+    for loop, _ in loops_in(whole):
         found[axis_of(loop)] = max(extent_of(loop), found.get(axis_of(loop), 0))
     return found
 

@@ -21,7 +21,7 @@ Source: the register tile of the BLIS micro-kernel (Van Zee and van de Geijn, TO
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import constant, make
@@ -29,7 +29,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, TensorType
 from stack.passes.steps.block_dot import BlockDot, Operand, tile_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loop_products import LoopProduct, product_of
+from stack.passes.steps.loop_products import stored_product
 from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Gpu, Target
@@ -57,7 +57,7 @@ class RegisterTile(Step):
         if why:
             return why
         for loop, _ in loops_along(kernel, self.axis):
-            product = stored_product(kernel, loop)
+            product = stored_product(kernel.blocks[0], loop)
             if product is None:
                 return f"a loop over {self.axis} does more than store sums of products, in vectors"
             why = self._why_no_instruction(product.dot, target) if self.instruction else ""
@@ -81,7 +81,7 @@ class RegisterTile(Step):
         packed: dict[Node, Node] = {}
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            product = stored_product(kernel, old.rebuilt(args, blocks=[block]))
+            product = stored_product(kernel.blocks[0], old.rebuilt(args, blocks=[block]))
             assert product is not None
             if not self.instruction:
                 return product.stored(product.dot.built(False), args[0])
@@ -91,22 +91,6 @@ class RegisterTile(Step):
             return product.stored(_paired(product.dot, packed[vectors]), args[0])
 
         return edit.change_loops(self.axis, change)
-
-
-def stored_product(kernel: Node, loop: Node) -> LoopProduct | None:
-    """Recognizes the matmul that a loop over rows computes and stores. Returns it with the operand
-    that has the rows first.
-
-    Operands are inputs of a kernel, or local memory. None if the loop does something else.
-    """
-    inputs = kernel.blocks[0].params[: len(kernel.args)]
-    product = product_of(loop, (), lambda m: m in inputs or m.tensor.space == "local", False)
-    if product is None or not product.places:
-        return None
-    first, second = product.dot.operands
-    if product.dot.row in first.over:
-        return product
-    return replace(product, dot=replace(product.dot, operands=(second, first)))
 
 
 def _is_grouped(dot: BlockDot) -> bool:
@@ -171,6 +155,3 @@ def _group(node: Node) -> int:
     up in 32 bits.
     """
     return I32.bits // node.dtype.bits
-
-
-__all__ = ["RegisterTile", "stored_product"]

@@ -168,6 +168,8 @@ class _Cut:
 
         `(first + inner) / n` becomes `first / n` if the block size divides n and `first`.
         """
+        if not any(n.op == "div" and n.dtype == inner.dtype for n in self.block.all_nodes):
+            return body
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             if old.op == "div" and old.dtype == inner.dtype and is_number(args[1]):

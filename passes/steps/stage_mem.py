@@ -28,6 +28,7 @@ from typing import ClassVar, NamedTuple
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
+from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeats
@@ -234,7 +235,6 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
     """
     block = loop.blocks[0]
     line = block.params[0]
-    inside = {p for n in block.all_nodes for b in n.blocks for p in b.params} | set(block.params)
     index, mask, _ = access_parts(node)
     value = node if is_load(node) else node.args[1]
     if not index or (mask is not None and not masked) or value.tensor.rank > 1:
@@ -252,6 +252,7 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
     ((axis, lane),), (along,) = moved, lines
     starts = {axis: _start(index[axis], lane), along: _start(index[along], line)}
     corner = [starts.get(a, i) for a, i in enumerate(index)]
+    inside = _variables(block)
     known = tuple(c for c in corner if c is not None and inside.isdisjoint(c.vars))
     if len(known) < len(corner):
         return None
@@ -259,6 +260,12 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
     return StridedAccess(
         node, is_load(node), memory.dtype, memory.rank, line, lane, axis, along, known
     )
+
+
+@once_in
+def _variables(block: Block) -> frozenset[Node]:
+    """Returns the variables of a loop, whose body is `block`, and of the loops in it."""
+    return frozenset(block.params).union(*(b.params for n in block.all_nodes for b in n.blocks))
 
 
 def _start(index: Node, lane: Node) -> Node | None:

@@ -15,13 +15,13 @@ Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import make
+from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
@@ -36,6 +36,7 @@ from stack.passes.steps.loops import (
     is_constant,
     is_memory,
     loops_along,
+    starts_of,
     why_not_free,
 )
 from stack.passes.steps.step import Step
@@ -241,20 +242,12 @@ class _LaneBuilder(Widened):
         block = node.blocks[0]
         var, *held = block.params
         _, start = loop_parts(node.args, node.attrs)
-        wide = {h for h, s in zip(held, start, strict=True) if s in self.wide}
-        while True:
-            body = _LaneBuilder(self.edit, self.lanes)
-            body.done, body.wide = dict(self.done), {*self.wide, *wide}
-            new_held = [self._wider(h) if h in wide else h for h in held]
-            body.done.update(zip(held, new_held, strict=True))
-            body._walk(block)
-            grown = {
-                h for h, r in zip(held, block.results, strict=True)
-                if r in body.wide and not is_memory(h)
-            }  # fmt: skip
-            if grown <= wide:
-                break
-            wide |= grown
+        wide = _widened(node, self.wide)
+        body = _LaneBuilder(self.edit, self.lanes)
+        body.done, body.wide = dict(self.done), {*self.wide, *wide}
+        new_held = [self._wider(h) if h in wide else h for h in held]
+        body.done.update(zip(held, new_held, strict=True))
+        body._walk(block)
         results = [
             body.spread(r, self.lanes.shape(h)) if h in wide else body.new(r)
             for h, r in zip(held, block.results, strict=True)
@@ -280,3 +273,37 @@ class _LaneBuilder(Widened):
     def _wider(self, held: Node) -> Node:
         type_ = TensorType(held.dtype, self.lanes.shape(held), "tile")
         return Node("var", (), dict(held.attrs), type_)
+
+
+def _widened(loop: Node, wide: Collection[Node]) -> set[Node]:
+    """Returns the variables of an inner loop whose carried values become tiles.
+
+    Args:
+        loop: the inner loop.
+        wide: the values around it that become tiles.
+    """
+    block = loop.blocks[0]
+    _, *held = block.params
+    values = {h for h in held if not is_memory(h)}
+    found = {h for h, s in zip(held, starts_of(loop), strict=True) if s in wide}
+    while not values <= found:
+        inside = _tiles_in(block, {*wide, *found})
+        grown = {h for h, r in zip(held, block.results, strict=True) if r in inside} & values
+        if grown <= found:
+            break
+        found |= grown
+    return found
+
+
+def _tiles_in(block: Block, wide: set[Node]) -> set[Node]:
+    """Adds to `wide`, the values that become tiles, those nodes of a block that use them. Returns
+    `wide`.
+    """
+    for node in block.nodes:
+        if is_loop(node):
+            held = _widened(node, wide)
+            carried = zip(node.blocks[0].params[1:], results_of(node), strict=True)
+            wide.update(result for variable, result in carried if variable in held)
+        elif not (is_store(node) or wide.isdisjoint(node.args)):
+            wide.add(node)
+    return wide

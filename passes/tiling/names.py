@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import count
 
+from stack.ir.equivalence import once_in
 from stack.ir.names import unique_name
-from stack.ir.node import Block, walk
+from stack.ir.node import Block
 from stack.ir.traits import is_input
 
 
@@ -39,5 +40,12 @@ class Names:
 
 def names_of(block: Block) -> Names:
     """Returns the names in use in a kernel's block, as a generator of further unique names."""
-    named = (n for _, n in walk(block) if is_input(n) or n.op == "alloc")
-    return Names(str(n.attrs["name"]) for n in named)
+    return Names(_names_in(block))
+
+
+@once_in
+def _names_in(block: Block) -> frozenset[str]:
+    """Returns the names of variables and memories in a block, and in the blocks in it."""
+    nodes = (*block.params, *block.nodes)
+    own = [str(n.attrs["name"]) for n in nodes if n.op == "alloc" or is_input(n)]
+    return frozenset(own).union(*[_names_in(b) for n in nodes for b in n.blocks])

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack.commands import common, optimum
+from stack.commands import common
 from stack.errors import UsageError, VerifyError
 from stack.explore.diff import without_lines
+from stack.explore.lowering import Settings
 from stack.explore.saved_run import parse_file_text
 from stack.explore.table import table
 from stack.explore.target import IRText, resolve
@@ -18,8 +19,14 @@ from stack.ir import files
 from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline, Record
+from stack.run.pipeline_edits import DEFAULT, is_default
 from stack.schedule import named_schedules
 from stack.target import load
+from stack.wings import wing
+
+NOT_AGAINST = (
+    *("check", "fuel", "print_changed", "no_lines", "stats", "verbose", "schedule", "output"),
+)
 
 OPT = """
     Run passes over a function in IR text and print the result. A summary of each pass goes to
@@ -79,8 +86,41 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="also print near misses and refused fusions"
     )
-    optimum.add(parser)
+    _add_against(parser)
     common.add_wide(parser)
+
+
+def _add_against(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `--against`."""
+    group = parser.add_argument_group("judge a fusion pass")
+    group.add_argument(
+        "--against",
+        choices=("optimum",),
+        help="search all legal fusings of FILE, which may also be file.py:name; compare the fusion"
+        " pass of the pipeline with the best, predicted and measured",
+    )
+    group.add_argument(
+        "-i", "--input", action="append", default=[], metavar="SPEC", help="as for `stackc dump`"
+    )
+    group.add_argument("--frontend", metavar="NAME", help="as for `stackc dump`")
+    group.add_argument("--backend", metavar="NAME", help="whose pipeline it is (default: mlir)")
+    group.add_argument(
+        "--best",
+        type=int,
+        default=3,
+        metavar="N",
+        help="how many of the best fusings to show and measure (default: %(default)s)",
+    )
+    group.add_argument(
+        "--rounds",
+        type=int,
+        default=7,
+        metavar="N",
+        help="rounds of timing (default: %(default)s); 0 measures nothing",
+    )
+    group.add_argument(
+        "--plot", metavar="FILE", help="plot the landscape; without suffix, as svg and png"
+    )
 
 
 def read(spec: str) -> Func:
@@ -125,7 +165,7 @@ def place_of(node: str, file: str) -> str:
 def run_opt(args: argparse.Namespace) -> int:
     """Runs a pipeline over IR text, or judges its fusion pass."""
     if args.against:
-        return optimum.run(args)
+        return _judge(args)
     schedules = named_schedules(args.schedule)
     pipeline = args.pass_pipeline or ("schedule" if schedules else "")
     if not pipeline:
@@ -163,6 +203,26 @@ def run_opt(args: argparse.Namespace) -> int:
     else:
         print(shown(result.func, args.no_lines))
     return 0
+
+
+def _judge(args: argparse.Namespace) -> int:
+    """Judges the fusion pass of a pipeline by the best fusing that exists."""
+    given = [f"--{name.replace('_', '-')}" for name in NOT_AGAINST if getattr(args, name)]
+    if given:
+        raise UsageError(f"--against compares fusings and prints no function: leave out {given[0]}")
+    if args.best < 1:
+        raise UsageError(f"--best {args.best}: at least the best fusing is shown, so 1 or more")
+    passes = args.pass_pipeline or DEFAULT
+    if not is_default(passes):
+        raise UsageError(
+            f"--against judges the fusion pass of a backend, so --pass-pipeline must start with"
+            f" {DEFAULT!r}, as in 'default,-fuse,+mine.py:Mine@fused', not {passes!r}"
+        )
+    common.check_frontend(args.frontend)
+    settings = Settings(args.backend, passes, frontend=args.frontend, machine=args.target or "")
+    target = resolve(args.file, args.frontend, args.input)
+    race = wing("bench").race_fusings
+    return race(target, settings, args.best, args.rounds, args.plot, common.progress)
 
 
 def statistics(records: Sequence[Record]) -> str:

@@ -16,7 +16,6 @@ from stack.errors import UsageError
 from stack.explore.first_nan import first_nan_of
 from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, capture, graph_of
-from stack.explore.race import ROUNDS, SEEDS, race
 from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.saved_run import load_run
 from stack.explore.steps import same_run
@@ -28,6 +27,7 @@ from stack.rewrite.check import TOLERANCE, as_list, difference
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
+from stack.wings import wing
 
 RUN = """
     Run a function in IR text on random inputs. The reference interpreter always runs it. With
@@ -223,13 +223,12 @@ def _run_race(args: argparse.Namespace, folder: str) -> int:
         raise UsageError(f"--kernel takes NAME=file.py:function, not {args.kernel!r}")
     saved = load_run(folder)
     backend = args.backend or str(saved.manifest["backend"]) or DEFAULT_BACKEND
-    found = race(saved, name, code, backend, args.seed)
+    found = wing("bench").race_kernel(saved, name, code, backend, args.seed)
     more: dict[str, Any] = {}
     if not found.problem:
         more[f"us of {name}"] = number(1e6 * found.ours)
         more[f"us of {code}"] = number(1e6 * found.hand)
-        kinds = ", ".join(found.kinds)
-        more["checked"] = f"each of {ROUNDS} timed calls; {SEEDS} seeds; inputs: {kinds}"
+        more["checked"] = found.checks
     shown = found.found or None  # there are no results if the kernel broke a rule
     _report(args, found.func, found.expected, shown, None, **more)
     if found.problem:

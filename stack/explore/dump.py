@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stack.explore.kernel_rows import kernel_of, kernel_rows
+from stack.explore.kernel_rows import kernel_of, kernel_rows, loop_note
 from stack.explore.layers import alike, base_name
 from stack.explore.table import number, scaled, table
 from stack.explore.terminal import Loud, filled, painted, view
@@ -53,8 +53,8 @@ def kernel_table(manifest: Manifest) -> str:
 
     head = ["computes", "flops", "bytes", "flop/byte", "ops"]
     shown = kernel_rows(kernels, head, cells, drop=["ops", "flop/byte"])
-    warned = {k.name: filled(f"{k.name}: {k.warning}") for k in kernels if k.warning}
-    return "\n".join([shown, *warned.values()])
+    noted = ((k.name, note) for k in kernels for note in (k.warning, loop_note(k)) if note)
+    return "\n".join([shown, *dict.fromkeys(filled(f"{name}: {note}") for name, note in noted)])
 
 
 def phase_table(manifest: Manifest) -> str:
@@ -103,10 +103,16 @@ def coverage_line(coverage: dict[str, Any]) -> str:
     def share(kind: str) -> str:
         return f"{coverage[kind]} {kind} ({100 * coverage[kind] / total:.0f} %)"
 
-    kinds = ("native", "library", *(["hosted"] if coverage.get("hosted") else ()), "fallback")
+    more = [kind for kind in ("hosted", "python") if coverage.get(kind)]
+    kinds = ("native", "library", *more, "fallback")
     parts = ", ".join(map(share, kinds))
     names = ", ".join(f"{name} x{n}" for name, n in coverage["fallback_ops"].items())
-    return f"coverage: {total} ops: {parts}" + (f"; fallback: {names}" if names else "")
+    steps = coverage.get("loop_steps")
+    return (
+        f"coverage: {total} ops: {parts}"
+        + (f"; fallback: {names}" if names else "")
+        + (f"; steps that Python runs in each iteration of loops: {steps}" if steps else "")
+    )
 
 
 def describe(manifest: Manifest) -> str:
@@ -121,7 +127,8 @@ def describe(manifest: Manifest) -> str:
     parts.extend(map(filled, derivations(manifest)))
     parts.extend(map(filled, retreats(manifest)))
     covered = filled(coverage_line(coverage))
-    parts.append(painted(covered, Loud(covered)) if coverage.get("fallback") else covered)
+    is_loud = coverage.get("fallback") or coverage.get("python")
+    parts.append(painted(covered, Loud(covered)) if is_loud else covered)
     if manifest.get("phases"):
         parts.append(phase_table(manifest))
     return "\n\n".join(parts)

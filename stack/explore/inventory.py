@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import platform
@@ -12,7 +11,7 @@ import stack.plugins as plugins
 from stack.explore.glossary import entries
 from stack.hosted import declared
 from stack.hosted.describe import hosted_rows
-from stack.ir.ops import OPS, OpDef
+from stack.ir.describe import op_rows
 from stack.processors import usable_processors
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
@@ -102,27 +101,8 @@ def _stage(backend: str, stage: str, pipeline: str) -> Row:
 
 
 def ops() -> list[Row]:
-    """Lists the op table, with the details of `stack.ir.describe` if that is present."""
-    try:
-        table = importlib.import_module("stack.ir.describe")
-    except ModuleNotFoundError:
-        table = None
-    described = getattr(table, "op_rows", None)
-    if described is not None:
-        return [*described(), *hosted_rows()]
-    return [*(_op(op) for op in OPS.values()), *hosted_rows()]
-
-
-def _op(op: OpDef) -> Row:
-    return {
-        "name": op.name,
-        "kind": op.kind,
-        "operands": "any" if op.arity is None else op.arity,
-        "attributes": list(op.attrs),
-        "levels": [level for level in ("tensor", "tile", "loop") if level in op.levels],
-        "flops": op.flops,
-        "doc": op.doc,
-    }
+    """Lists the op table and the hosted operators."""
+    return [*op_rows(), *hosted_rows()]
 
 
 def glossary() -> list[Row]:

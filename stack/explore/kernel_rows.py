@@ -42,7 +42,7 @@ def kernel_rows(
     rows: list[list[object]] = []
     for group in groups:
         held = [kernels[i] for i in group]
-        name, kind = held[0].name, kind_text(held[0].kind)
+        name, kind = held[0].name, kind_text(kind_of(held[0]))
         calls = [f"x {len(group)}"] if is_folded else []
         modules = [folded(m for k in held for m in k.modules)] if has_modules else []
         source = source_text(list(held[0].source), most)
@@ -53,7 +53,7 @@ def kernel_rows(
     names = [f"sum {n}" if is_folded and n in SUMS else n for n in head]
     calls, modules = ["calls"] * is_folded, ["module"] * has_modules
     # the kind says nothing if all kernels are generated
-    plain = ["kind"] if all(k.kind == "generated" for k in kernels) else []
+    plain = ["kind"] if all(kind_of(k) == "generated" for k in kernels) else []
     count = f"{len(groups)} row{'s' * (len(groups) > 1)}"
     note = f"{len(kernels)} kernels in {count}, one for all equal layers"
     return table(
@@ -78,12 +78,25 @@ def kernel_of(entry: Entry) -> Kernel:
         warning=entry.get("warning", ""),
         modules=modules,
         computes=entry.get("computes", ""),
+        loop_steps=entry.get("loop_steps", 0),
     )
 
 
+def kind_of(kernel: Kernel) -> str:
+    """Returns the kind of a kernel; "python" for control flow whose loops Python runs."""
+    return "python" if kernel.loop_steps else kernel.kind
+
+
 def kind_text(kind: str) -> str:
-    """Returns the kind of a kernel as a cell; a fallback has to be noticed."""
-    return Loud(kind) if kind == "fallback" else kind
+    """Returns the kind of a kernel as a cell; a fallback and Python have to be noticed."""
+    return Loud(kind) if kind in ("fallback", "python") else kind
+
+
+def loop_note(kernel: Kernel) -> str:
+    """Returns how many steps of its loops Python runs; "" if it runs none."""
+    steps = kernel.loop_steps
+    count = f"{steps} step{'s' * (steps > 1)}"
+    return f"Python runs {count} in each iteration of its loops" if steps else ""
 
 
 def source_text(lines: list[str], most: int = 3) -> str:

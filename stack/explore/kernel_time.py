@@ -14,7 +14,7 @@ from typing import Any
 
 from stack.errors import unknown_name
 from stack.explore.assembly import NOWHERE, assembly, instructions
-from stack.explore.kernel_rows import source_text
+from stack.explore.kernel_rows import kernel_of, kind_of, loop_note, source_text
 from stack.explore.saved_run import SavedRun, machine_of
 from stack.explore.table import number, scaled
 from stack.ir.cost import cost, group_reads
@@ -52,7 +52,7 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
     work = f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"
     lines = dict.fromkeys(s for k in run.kernels if k["name"] == name for s in k["source"])
     rows = [
-        ("kernel", f"{name} ({entry['kind']})"),
+        ("kernel", f"{name} ({kind_of(kernel_of(entry))})"),
         ("source", source_text(list(lines), 12)),
         ("work", work),
     ]
@@ -65,6 +65,8 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
     rows += list(_measured(run, name))
     if entry.get("warning"):
         rows.append(("warning", str(entry["warning"])))
+    if note := loop_note(kernel_of(entry)):
+        rows.append(("loops", note))
     if limits:
         rows.append(("likely limit", _limit(entry, limits)))
     return rows

@@ -15,6 +15,7 @@ from stack.explore.saved_run import SavedRun
 from stack.explore.table import scaled, table
 from stack.explore.terminal import filled
 from stack.ir.func import Func
+from stack.ir.memory_reuse import one_before, reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_control, is_group, is_input, is_item, is_known, maker
 from stack.ir.types import TensorType
@@ -141,16 +142,16 @@ class _LiveRanges:
             self.last.update(dict.fromkeys(self.owner.get(result, ()), len(self.steps)))
 
     def _add(self, node: Node, step: int) -> None:
-        if is_alias(node):
-            self.owner[node] = self.owner.get(node.args[0], [])
+        source = one_before(node)
+        if source is not None:
+            self.owner[node] = self.owner.get(source, [])
         elif is_item(node):
             self.owner[node] = self.owner.get(maker(node), [])[int(node.attrs["index"]) :][:1]
-        elif "updates" in node.attrs:  # it overwrites an operand
-            self.owner[node] = self.owner.get(node.args[int(node.attrs["updates"])], [])
         elif _is_step(node):
             self.owner[node] = [(node, i) for i in range(len(node.types))]
-            self.first.update(dict.fromkeys(self.owner[node], step))
-            self.last.update(dict.fromkeys(self.owner[node], step))
+            own = [key for key in self.owner[node] if key[1] not in reused(node)]
+            self.first.update(dict.fromkeys(own, step))
+            self.last.update(dict.fromkeys(own, step))
 
     def name(self, node: Node) -> str:
         """Returns the name of a node in its block."""

@@ -21,13 +21,15 @@ KINDS = {
     "library": "computed by a library",
     "hosted": "computed by the code of a hosted operator",
     "fallback": "left to the framework",
+    "python": "run from Python, one step after the other",
     "view": "read in place, without code",
     "fold": "removed by a rewrite rule",
     "recomputation": "computed in several steps, repeatedly or in parts",
     "lost": "of unknown outcome: no pass recorded it",
 }
 # how the record of a kernel calls these
-_RUN_BY = {"generated": "kernel", "hand": "hosted", "library": "library", "fallback": "fallback"}
+_OWN = ("library", "fallback", "python")
+_RUN_BY = {"generated": "kernel", "hand": "hosted", **{kind: kind for kind in _OWN}}
 _ROLES = {"foreign": "fallback", "group": "library", "contraction": "library"}
 
 
@@ -70,7 +72,7 @@ def fate_table(found: Sequence[NodeOutcome]) -> str:
     rows: list[list[object]] = []
     for group in groups:
         first, held = found[group[0]], [found[i].origin.source for i in group]
-        kind = Loud(first.kind) if first.kind in ("fallback", "lost") else first.kind
+        kind = Loud(first.kind) if first.kind in ("fallback", "python", "lost") else first.kind
         calls = [f"x {len(group)}"] if is_folded else []
         path = [folded(m for lines in held for m in module_paths(lines))] if is_folded else []
         rows.append([first.origin.mark, first.origin.op, *calls, kind, ", ".join(first.steps),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError
+from stack.explore.kernel_rows import kernel_of, loop_note
 from stack.explore.saved_run import SavedRun
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
@@ -176,12 +177,16 @@ class Reason:
 
 
 def explain(run: SavedRun, what: str) -> list[Reason]:
-    """Returns what the passes of a run did to a line, from their recorded decisions.
+    """Returns what the passes of a run did to a line, from their recorded decisions, and which of
+    its loops run from Python.
 
     No pass runs again, so neither the framework nor the model, its weights and plug-ins are needed.
     """
-    lines = set(where(run, what).source)
-    return [
+    found = where(run, what)
+    lines = set(found.source)
+    kernels = [kernel_of(k) for k in run.kernels if k["name"] in found.kernels]
+    notes = [Reason("runtime", k.name, loop_note(k)) for k in kernels if k.loop_steps]
+    return notes + [
         Reason(stage, record.name, text)
         for stage in run.stages
         for record in run.decisions(stage)

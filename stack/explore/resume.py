@@ -47,7 +47,7 @@ def step_alone(block: Block, node: Node) -> Func:
     new: dict[Node, Node] = {}
     for arg in dict.fromkeys(node.args):
         new[arg] = arg if arg.op == "const" else param(f"p{len(new)}", arg.type)
-    attrs = {k: v for k, v in node.attrs.items() if k != "updates"}
+    attrs = {k: v for k, v in node.attrs.items() if k not in ("updates", "reuses")}
     if "at" in attrs:
         attrs["at"] = (-1,) * len(node.types)
     made = Node(node.op, [new[a] for a in node.args], attrs, node.type, node.blocks)

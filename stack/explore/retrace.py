@@ -16,6 +16,7 @@ from dataclasses import replace as replace_fields
 
 from stack.errors import StackError, UsageError
 from stack.explore.diff import without_lines
+from stack.explore.kernel_rows import kernel_of, kind_of
 from stack.explore.saved_run import SavedRun, machine_of
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
@@ -132,7 +133,7 @@ def retrace(run: SavedRun) -> RetracedRun:
             for decisions in run.decisions(name)
         )
         func = after
-    kinds = {f"%{k['stage_node']}": str(k["kind"]) for k in run.kernels if k["stage_node"]}
+    kinds = {f"%{k['stage_node']}": kind_of(kernel_of(k)) for k in run.kernels if k["stage_node"]}
     return RetracedRun(origins, tuple(steps), func, kinds)
 
 

@@ -22,7 +22,7 @@ from torch._higher_order_ops.effects import _register_effectful_op, has_effects
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, disable_functional_mode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
@@ -322,24 +322,16 @@ def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
     return register(hook)
 
 
-@contextmanager
-def _measured() -> Generator[None]:
-    """Context that sets up Dynamo's state and timers for a capture outside of `torch.compile`."""
-    from torch._dynamo.utils import dynamo_timed, get_metrics_context
-    from torch._export.utils import _compiling_state_context
-
-    with _compiling_state_context(), get_metrics_context(), dynamo_timed("fullgraph_capture"):
-        yield
-
-
 def capture_whole(fn: Any, args: Sequence[Any]) -> Any:
     """Captures a call as one Dynamo graph, with the bytecode around it.
 
     `torch.export` only gives ATen graphs.
     """
     from torch._dynamo.convert_frame import fullgraph_capture
+    from torch._dynamo.utils import dynamo_timed, get_metrics_context
+    from torch._export.utils import _compiling_state_context
 
-    with _measured():
+    with _compiling_state_context(), get_metrics_context(), dynamo_timed("fullgraph_capture"):
         return fullgraph_capture(fn, tuple(args), {})
 
 
@@ -697,6 +689,6 @@ def fake_store() -> Any:
 
 __all__ = [
     "FakeTensor", "FakeTensorMode", "FunctionalTensorMode", "HigherOrderOperator", "OpOverload",
-    "OpOverloadPacket", "TorchDispatchMode", "has_effects", "pytree", "while_loop_op",
-    "without_modes",
+    "OpOverloadPacket", "TorchDispatchMode", "disable_functional_mode", "has_effects", "pytree",
+    "while_loop_op", "without_modes",
 ]  # fmt: skip

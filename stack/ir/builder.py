@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,19 @@ Operand = Node | int | float | bool
 def constant(value: Any, dtype: DType | str | None = None) -> Node:
     """A `const` node from a number or an array. The element type defaults to the array's."""
     kind = dtype_named(dtype) if isinstance(dtype, str) else dtype
+    return _integer(value, kind) if type(value) is int else _constant(value, kind)
+
+
+def _constant(value: Any, dtype: DType | None) -> Node:
     array = np.asarray(value)
-    data = Data(array, kind or dtype_of(array))
+    data = Data(array, dtype or dtype_of(array))
     return Node("const", (), {"value": data}, TensorType(data.dtype, data.shape))
+
+
+@lru_cache(maxsize=1 << 10)
+def _integer(value: int, dtype: DType | None) -> Node:
+    """A scalar constant, such as an index of a kernel, of which steps make many."""
+    return _constant(value, dtype)
 
 
 def param(name: str, type_: Type) -> Node:
@@ -258,7 +269,7 @@ def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node
     Open blocks use the new nodes; closed blocks do not change.
     """
     done = dict(known)
-    for node in topological(roots, lambda n: n not in known):
+    for node in topological(roots, known=known):
         blocks = [_seeing(b, done) if b.is_open else b for b in node.blocks]
         done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
     return done

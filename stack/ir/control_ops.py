@@ -7,7 +7,6 @@ from typing import Any
 
 from stack.errors import RuleError, StackError
 from stack.ir.axes import Rule, names, parse_rule, plain
-from stack.ir.body_relation import Body, Branches, Repeat
 from stack.ir.elementwise_ops import EVERYWHERE
 from stack.ir.node import Node
 from stack.ir.ops import Applied, OpDef, Site, define
@@ -47,7 +46,7 @@ def _cond_infer(site: Site) -> Type:
             raise site.fail(
                 f"block {i} returns {site.blocks[i].type}, block 0 {site.blocks[0].type}"
             )
-    return result_type(site.blocks[0].type)
+    return _checked(site, site.blocks[0].type)
 
 
 def _while_infer(site: Site) -> Type:
@@ -60,7 +59,15 @@ def _while_infer(site: Site) -> Type:
         raise site.fail(f"the condition block returns bool[], not {test}")
     if site.blocks[1].type != tuple(a.type for a in site.args):
         raise site.fail("the body returns the types that it takes")
-    return result_type(site.blocks[1].type)
+    return _checked(site, site.blocks[1].type)
+
+
+def _checked(site: Site, types: tuple[Type, ...]) -> Type:
+    """Returns the type of control flow; each result has the type of the operand that it reuses."""
+    for i, number in enumerate(map(int, site.attrs.get("reuses", ()))):
+        if number >= 0 and site.args[number].type != types[i]:
+            raise site.fail(f"operand {number}, which it reuses, is not of the type of result {i}")
+    return result_type(types)
 
 
 def _item_infer(site: Site) -> Type:
@@ -93,12 +100,6 @@ def _custom_infer(site: Site) -> Type:
 
 def _custom_rule(node: Applied) -> Rule | None:
     return parse_rule(node.attrs["rule"]) if "rule" in node.attrs else None
-
-
-def _custom_relation(node: Node) -> Relation:
-    if node.blocks:
-        return Body(node)
-    return FullRelation(tuple(a.shape for a in node.args), tuple(t.shape for t in node.types))
 
 
 def _run_block(
@@ -135,7 +136,6 @@ _control(
     "call",
     "run a named block; with `once`, its results are the same for every call of the program",
     _call_infer,
-    relation=Body,
     attrs=("name: str", "once?"),
 )
 _control(
@@ -143,22 +143,22 @@ _control(
     "one group of ops; `kind` names what runs it",
     _call_infer,
     "group",
-    relation=Body,
     attrs=("kind: str", "name?", "why?", "at?", "schedule?", "refused?", "padded?", "updates?"),
 )
 _control(
     "cond",
-    "run the block with number `operand 0` (false is 0) on the other operands",
+    "run the block with number `operand 0` (false is 0) on the other operands; `reuses`: the"
+    " operand in whose memory each result is",
     _cond_infer,
-    relation=Branches,
+    attrs=("reuses?",),
     at_least=1,
 )
 _control(
     "while",
-    "repeat the body while the condition is true; `trip_count`: number of iterations, if known",
+    "repeat the body while the condition is true; `trip_count`: number of iterations, if known;"
+    " `reuses`: the operand in whose memory each result is",
     _while_infer,
-    relation=Repeat,
-    attrs=("trip_count?: int",),
+    attrs=("trip_count?: int", "reuses?"),
 )
 define(
     OpDef(
@@ -177,7 +177,8 @@ define(
         _custom_infer,
         evaluate=_run_block,
         rule=_custom_rule,
-        relation=_custom_relation,
+        # its rule gives shapes; an element may depend on elements that the rule does not name
+        relation=lambda node: FullRelation(tuple(a.shape for a in node.args)),
         attrs=("name: str", "params?", "rule?: str", "kernel?: str"),
     )
 )

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
-from stack.ir.func import Func
 from stack.ir.kernel_ops import iterations
 from stack.ir.node import Block, Node, is_inline
 from stack.ir.ops import lookup, rule_of
@@ -96,11 +95,6 @@ def _is_free(node: Node) -> bool:
 def total(nodes: Iterable[Node]) -> Cost:
     """The sum of the costs of nodes, if each of them runs as a kernel of its own."""
     return _sum(cost(n) for n in nodes)
-
-
-def func_cost(func: Func) -> Cost:
-    """The sum over the nodes of a function."""
-    return total(func.nodes)
 
 
 def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:

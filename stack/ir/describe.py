@@ -129,7 +129,7 @@ def _reads(op: OpDef, has_rule: bool, marks: set[str]) -> str:
         return "window"
     if has_rule and op.arity != 0:
         return "data or whole axis" if marks - {""} else "rule"
-    return "body" if op.relation is not None else ""
+    return "body" if op.kind in ("control", "group", "item") else ""
 
 
 def _example(op: OpDef) -> Node | None:

@@ -457,14 +457,6 @@ def _known_factor(monomial: Monomial, coefficient: int) -> int:
     return factor
 
 
-def divides(divisor: int, dim: Dim) -> bool | None:
-    """Returns True, False or None (unknown): `dim` is a multiple of `divisor`."""
-    rest = mod(dim, divisor)
-    if isinstance(rest, int):
-        return rest == 0
-    return False if bounds(rest)[0] > 0 else None
-
-
 def symbols(dim: Dim) -> set[Symbol]:
     """All symbols of an expression."""
     found: set[Symbol] = set()

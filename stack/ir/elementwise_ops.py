@@ -117,6 +117,9 @@ def _same_dtype(site: Site, args: tuple[Node, ...], kinds: str) -> TensorType:
 
 
 def _shape(site: Site) -> tuple[Dim, ...]:
+    shapes = {a.shape for a in site.args}
+    if len(shapes) == 1:
+        return shapes.pop()
     try:
         return site.shape()
     except RuleError as error:

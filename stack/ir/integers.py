@@ -11,6 +11,7 @@ from stack.ir.types import TensorType
 
 Range = tuple[int, int]
 INT32 = (-(2**31), 2**31 - 1)
+COMBINED = ("add", "sub", "mul", "min", "max", "div", "rem", "and")  # binary ops of `combine`
 
 
 class Integers:
@@ -100,10 +101,16 @@ def combine(op: str, a: Range, b: Range) -> Range | None:
         return pick(a[0], b[0]), pick(a[1], b[1])
     if op == "select":
         return min(a[0], b[0]), max(a[1], b[1])
-    if op == "div" and b[0] == b[1] > 0:
-        return int(a[0] / b[0]), int(a[1] / b[0])
-    if op == "and" and b[0] == b[1] >= 0:
-        return 0, b[1]
-    if op == "rem" and b[0] == b[1] > 0:
-        return (0 if a[0] >= 0 else 1 - b[0]), min(b[0] - 1, max(a[1], 0))
+    if op == "div" and b[0] > 0:
+        ends = [_divided(x, y) for x in a for y in b]
+        return min(ends), max(ends)
+    if op == "and" and (a[0] >= 0 or b[0] >= 0):
+        return 0, min(high for low, high in (a, b) if low >= 0)
+    if op == "rem" and b[0] > 0:
+        return (0 if a[0] >= 0 else max(a[0], 1 - b[1])), min(b[1] - 1, max(a[1], 0))
     return None
+
+
+def _divided(x: int, y: int) -> int:
+    """Returns the quotient rounded towards 0."""
+    return x // y if x >= 0 else -(-x // y)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=4096)
 def legal_name(hint: str) -> str:
     """The closest name that the IR text allows: letters, digits, `_` and inner dots."""
     if hint.isascii() and hint.isidentifier():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -178,9 +178,10 @@ class Node(Interned):
     @property
     def tensor(self) -> TensorType:
         """The type of a node with one result."""
-        if isinstance(self.type, TupleType):
-            raise TypeError(f"{self.op!r} has {len(self.type.items)} results; pick one with item")
-        return self.type
+        found = self.type
+        if type(found) is TensorType:
+            return found
+        raise TypeError(f"{self.op!r} has {len(self.types)} results; pick one with item")
 
     @property
     def types(self) -> tuple[TensorType, ...]:
@@ -201,36 +202,43 @@ class Node(Interned):
 
 def deps(node: Node) -> tuple[Node, ...]:
     """The values that a node needs: its operands, then the captures of its open blocks."""
-    if not node.blocks:
-        return node.args
-    return node.args + tuple(c for b in node.blocks for c in b.captures)
+    found = node.args
+    for block in node.blocks:
+        found += block.captures
+    return found
 
 
-def topological(roots: Iterable[Node], inside: Callable[[Node], bool] | None = None) -> list[Node]:
-    """Every node that the roots need, operands first, in a stable order; no recursion."""
+def topological(
+    roots: Iterable[Node],
+    inside: Callable[[Node], bool] | None = None,
+    known: Container[Node] = (),
+    over: frozenset[Node] | None = None,
+) -> list[Node]:
+    """Every node that the roots need, operands first, in a stable order; no recursion.
+
+    Args:
+        roots: the values.
+        inside: only nodes for which it is True, with what they need.
+        known: leaves out these nodes, without a call for each.
+        over: only nodes that depend on one of these variables.
+    """
     done: dict[Node, None] = {}
-    for root in roots:
-        if inside is not None and not inside(root):
-            continue
-        stack: list[Node | None] = [root]
-        while stack:
-            node = stack.pop()
-            if node is None:  # the dependencies of the node below are done
-                node = stack.pop()
-                assert node is not None
-                done[node] = None
-                continue
-            if node in done:
-                continue
-            first = [d for d in (deps(node) if node.blocks else node.args) if d not in done]
-            if inside is not None:
-                first = [d for d in first if inside(d)]
-            if first:
-                stack += (node, None)
-                stack += first[::-1]
-            else:
-                done[node] = None
-    return list(done)
+    stack: list[Node] = []
+    needed: Iterable[Node] = roots
+    while True:
+        first = [n for n in needed if n not in done and n not in known]
+        if over is not None:
+            first = [n for n in first if not over.isdisjoint(n.vars)]
+        if inside is not None:
+            first = [n for n in first if inside(n)]
+        if not first and stack:
+            done[stack.pop()] = None  # after what it needs
+        stack += first[::-1]
+        while stack and stack[-1] in done:
+            stack.pop()
+        if not stack:
+            return list(done)
+        needed = deps(stack[-1]) if stack[-1].blocks else stack[-1].args
 
 
 def by_distance(roots: Iterable[Node]) -> list[Node]:
@@ -262,12 +270,16 @@ class Block(Interned):
     exactly the nodes that depend on its variables.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "locs", "names", "params", "results")
+    __slots__ = (
+        "__dict__", "__weakref__", "free", "is_open", "locs", "names", "params", "results",
+    )  # fmt: skip
 
     params: tuple[Node, ...]
     results: tuple[Node, ...]
     names: Mapping[Node, str]
     locs: Mapping[Node, tuple[str, ...]]
+    is_open: bool  # True if the block may use values of the enclosing block
+    free: frozenset[Node]  # loop variables of enclosing blocks that the results depend on
 
     def __new__(
         cls,
@@ -279,6 +291,8 @@ class Block(Interned):
         self = object.__new__(cls)
         self.params = tuple(params)
         self.results = tuple(results)
+        self.is_open = any([p.op == "var" for p in self.params])
+        self.free = _EMPTY.union(*[r.vars for r in self.results]).difference(self.params)
         self.names = {} if self.is_open else name_table(self, names or {})
         lines = locs or {}
         self.locs = {n: _in_order(lines[n]) for n in self.names if lines.get(n)}
@@ -286,33 +300,15 @@ class Block(Interned):
         return _BLOCKS.setdefault(key, self)
 
     @cached_property
-    def is_open(self) -> bool:
-        """True if the block may use values of the enclosing block."""
-        return any(p.op == "var" for p in self.params)
-
-    @cached_property
     def facts(self) -> dict[Any, Any]:
         """Cached facts; see `stack.ir.equivalence.once_in`."""
         return {}
 
     @cached_property
-    def free(self) -> frozenset[Node]:
-        """Loop variables that the results of this block depend on and that are no parameters of it,
-        but of an enclosing block.
-        """
-        used = _EMPTY.union(*(r.vars for r in self.results))
-        return used.difference(self.params)
-
-    @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of this block, operands first, without parameters and nested blocks."""
-        own = set(self.params)
-
-        def inside(node: Node) -> bool:
-            return not own.isdisjoint(node.vars)
-
-        found = topological(self.results, inside if self.is_open else None)
-        return tuple([n for n in found if n not in own])
+        own = frozenset(self.params)
+        return tuple(topological(self.results, known=own, over=own if self.is_open else None))
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
@@ -332,13 +328,10 @@ class Block(Interned):
         """Values of the enclosing block that an open block uses, in order of first use."""
         if not self.is_open:
             return ()
-        own = set(self.params)
-        found: dict[Node, None] = {}
-        for node in (*self.nodes, None):
-            for dep in deps(node) if node is not None else self.results:
-                if dep not in own and own.isdisjoint(dep.vars):
-                    found[dep] = None
-        return tuple(found)
+        own = frozenset(self.params)
+        used = [d for n in self.nodes for d in (deps(n) if n.blocks else n.args)]
+        used += self.results
+        return tuple(dict.fromkeys([d for d in used if own.isdisjoint(d.vars) and d not in own]))
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:

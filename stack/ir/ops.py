@@ -165,6 +165,11 @@ class OpDef:
             table[name.rstrip("?")] = (kind.strip() or "any", not name.endswith("?"))
         return table
 
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The names of the attributes that every node has."""
+        return tuple([name for name, (_, is_needed) in self.signature.items() if is_needed])
+
 
 OPS: dict[str, OpDef] = {}
 
@@ -204,8 +209,8 @@ def check_signature(
         wanted, test = ATTRIBUTES[op.signature[name][0]]
         if not test(value):
             raise RuleError(f"attribute {name!r} of {op.name} is {wanted}, not {value!r}")
-    for name, (_, is_needed) in op.signature.items():
-        if is_needed and name not in attrs:
+    for name in op.required:
+        if name not in attrs:
             raise RuleError(f"{op.name} needs attribute {name!r}")
 
 
@@ -286,10 +291,10 @@ def _relation(node: Node) -> Relation:
     if op.relation is not None:
         return op.relation(node)
     operands = tuple(a.shape for a in node.args)
-    results = tuple(t.shape for t in node.types)
     rule = rule_of(node)
     if rule is None:
-        return FullRelation(operands, results)
+        return FullRelation(operands)
+    results = tuple(t.shape for t in node.types)
     return related(rule, operands, results, op.windows(node) if op.windows else {})
 
 
@@ -305,11 +310,6 @@ def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> 
         return relation_of(node).pull(index, reduced or {})
     except RuleError as error:
         raise RuleError(f"{node.op}: {error}") from error
-
-
-def push(node: Node, operand: int, index: Index) -> list[Region | None]:
-    """The region of each result that can depend on element `index` of an operand; None if empty."""
-    return relation_of(node).push(operand, element(index))
 
 
 def footprint(node: Node, index: Index, result: int = 0) -> list[Region | None]:

@@ -35,10 +35,6 @@ class Range:
         """Returns the range of the indices that are in both ranges."""
         return Range(maximum(self.start, other.start), minimum(self.stop, other.stop))
 
-    def hull(self, other: Range) -> Range:
-        """The shortest range that contains both."""
-        return Range(minimum(self.start, other.start), maximum(self.stop, other.stop))
-
 
 Region = tuple[Range, ...]
 
@@ -51,22 +47,3 @@ def whole(shape: Sequence[Dim]) -> Region:
 def element(index: Sequence[Dim]) -> Region:
     """The region of one element."""
     return tuple(Range(i, add(i, 1)) for i in index)
-
-
-def hull(first: Region | None, second: Region | None) -> Region | None:
-    """Returns the smallest region (a range for each dim) that contains both regions. None is the
-    empty region.
-    """
-    if first is None or second is None:
-        return second if first is None else first
-    return tuple(a.hull(b) for a, b in zip(first, second, strict=True))
-
-
-def holds(region: Region | None, index: Sequence[int]) -> bool:
-    """True if the element at `index` is certainly in a region with numeric bounds."""
-    if region is None:
-        return False
-    pairs = zip(region, index, strict=True)
-    return all(
-        less_equal(r.start, i) is True and less_equal(i + 1, r.stop) is True for r, i in pairs
-    )

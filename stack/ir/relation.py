@@ -9,10 +9,10 @@ those axes:
     scan                   dim0 = a - lag                       out0 = a
 
 An operand element and a result element depend on each other if some point of the domain yields
-both. The equations work in two directions. `push` solves the equations of an operand for the axes
-and substitutes these into the results; `footprint` does the reverse. Both take and return boxes
-(`Region`). Solving propagates intervals, so a box may be too large, but never too small. `pull` is
-the footprint of one element as index expressions, if it has that form.
+both. `footprint` solves the equations of a result for the axes and substitutes these into the
+operands. It takes and returns boxes (`Region`). Solving propagates intervals, so a box may be too
+large, but never too small. `pull` is the footprint of one element as index expressions, if it has
+that form.
 
 Source: access functions of the polyhedral model (Feautrier, Dataflow analysis of array and scalar
 references, 1991).
@@ -89,13 +89,7 @@ Access = tuple[Equation, ...]
 
 
 class Relation(ABC):
-    """The dependence between elements of operands and results, in both directions."""
-
-    @abstractmethod
-    def push(self, operand: int, region: Region) -> list[Region | None]:
-        """Returns the region of each result that can depend on a region of operand number
-        `operand`.
-        """
+    """The dependence between elements of operands and results."""
 
     @abstractmethod
     def footprint(self, region: Region, result: int = 0) -> list[Region | None]:
@@ -113,10 +107,6 @@ class FullRelation(Relation):
     """Every element of every result may depend on every element of every operand."""
 
     operands: tuple[Shape, ...]
-    results: tuple[Shape, ...]
-
-    def push(self, operand: int, region: Region) -> list[Region | None]:
-        return [whole(shape) for shape in self.results]
 
     def footprint(self, region: Region, result: int = 0) -> list[Region | None]:
         return [whole(shape) for shape in self.operands]
@@ -136,21 +126,11 @@ class Linear(Relation):
     operands: tuple[tuple[Shape, Access], ...]
     results: tuple[tuple[Shape, Access], ...]
 
-    def push(self, operand: int, region: Region) -> list[Region | None]:
-        axes = self._axes(*self.operands[operand], region)
-        return [self._dims(*value, axes) for value in self.results]
-
     def footprint(self, region: Region, result: int = 0) -> list[Region | None]:
-        axes = self._axes(*self.results[result], region)
-        return [self._dims(*value, axes) for value in self.operands]
-
-    def _axes(self, shape: Shape, access: Access, region: Region) -> dict[str, Range]:
-        """Returns the range of each axis of the iteration domain at which the elements that
-        `access` reads or writes may be in `region` of a value with this shape.
-        """
         known: dict[Variable, Range] = dict(enumerate(region))
-        self._solve(shape, access, known)
-        return {v: r for v, r in known.items() if isinstance(v, str)}
+        self._solve(*self.results[result], known)
+        axes = {v: r for v, r in known.items() if isinstance(v, str)}
+        return [self._dims(*value, axes) for value in self.operands]
 
     def _dims(self, shape: Shape, access: Access, axes: Mapping[str, Range]) -> Region | None:
         """The region of a value that ranges of the domain access; None if empty."""

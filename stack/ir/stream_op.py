@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stack.errors import RuleError
-from stack.ir.body_relation import Streamed
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
 from stack.ir.node import Node
@@ -106,7 +105,6 @@ define(
         "group",
         _infer,
         evaluate=_evaluate,
-        relation=Streamed,
         attrs=("name: str", "part?: int", "schedule?", "refused?"),
         at_least=1,
     )

@@ -360,12 +360,12 @@ def moved(node: Node) -> Node | None:
 
 def is_load(node: Node) -> bool:
     """True if a node reads memory."""
-    return moved(node) is node
+    return node.op == "load"
 
 
 def is_store(node: Node) -> bool:
     """True if a node writes memory."""
-    return moved(node) not in (None, node)
+    return node.op == "store"
 
 
 # ---- steps and their results

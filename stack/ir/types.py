@@ -136,6 +136,7 @@ class TensorType:
     shape: tuple[Dim, ...]
     space: str = "value"
     sharding: Sharding | None = field(default=None, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -146,15 +147,12 @@ class TensorType:
             elif self.space == "tile" or not isinstance(size, Expr):
                 # converts NumPy integers to int; raises for other types
                 object.__setattr__(self, "shape", tuple(map(self._plain, shape)))
+        object.__setattr__(self, "_hash", hash((self.dtype, self.shape, self.space)))
 
     def _plain(self, size: Any) -> Dim:
         if isinstance(size, Expr) and self.space != "tile":
             return size
         return index(size)
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.dtype, self.shape, self.space))
 
     def __hash__(self) -> int:
         return self._hash

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from stack.explore.optimum import Landscape, Standing
+from stack.explore.lowering import Settings, all_stages, capture, label, with_random_inputs
 from stack.explore.table import number, table
+from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud
 from stack.measure.compare import Comparison, measure, ratio_text
+from stack.measure.fusion_input import fusion_input, fusion_of
+from stack.measure.fusion_optimum import Landscape, Standing, described, landscape
+from stack.measure.plots import plot_landscape
 from stack.measure.systems import (
     NO_OPTIONS,
     BenchProgram,
@@ -19,7 +23,7 @@ from stack.measure.systems import (
     program_of,
 )
 from stack.measure.timing import ROUNDS
-from stack.run.frontend import Captured, Frontend
+from stack.run.pipeline_edits import DEFAULT
 
 
 @dataclass
@@ -72,20 +76,41 @@ def race_table(found: Race) -> str:
     return table(head, rows, drop=["ms", "error"])
 
 
-def measured(
-    captured: Captured,
-    frontend: Frontend,
-    found: Landscape,
-    *,
-    backend: str | None,
-    passes: str,
-    rounds: int,
-    say: Say,
-) -> tuple[str, int]:
-    """Times the best fusings and the pass's own; returns the table and the exit code."""
+def race_fusings(
+    target: CommandTarget, settings: Settings, best: int, rounds: int, plot: str | None, say: Say
+) -> int:
+    """Prints the landscape of a target's fusings, and times the best ones and the pass's own.
+
+    Returns the exit code.
+
+    Args:
+        best: how many of the best fusings are shown and timed.
+        rounds: of timing; 0 times nothing.
+        plot: a file for a picture of the landscape.
+    """
+    captured, frontend = capture(target, settings)
+    stages, machine = all_stages(captured.func, settings)
+    own, _ = all_stages(captured.func, replace(settings, passes=DEFAULT))
+    found = landscape(fusion_input(captured.func, stages, machine, fusion_of(own)), best)
+    print(described(found))
+    if plot:
+        marks = {s.name: s.seconds for s in found.standings}
+        title = f"{label(target)}: {found.size} legal fusings, predicted for {found.machine}"
+        plot_landscape(found.histogram, marks, title, plot)
+        say(f"wrote {plot}")
+    if not rounds or settings.machine:
+        why = "--rounds 0" if not rounds else f"lowered for {found.machine}, by --target"
+        print(f"\nnothing is measured: {why}")
+        return 0
+    if not isinstance(target, ExampleCall):
+        captured = with_random_inputs(captured)
     program = program_of(captured, frontend)
-    raced = race(program, found, backend=backend, passes=passes, rounds=rounds, say=say)
+    raced = race(
+        program, found, backend=settings.backend, passes=settings.passes, rounds=rounds, say=say
+    )
     try:
-        return race_table(raced), raced.comparison.exit_code
+        print(f"\nmeasured in {rounds} interleaved rounds, relative to {found.ours.name}\n")
+        print(race_table(raced))
+        return int(raced.comparison.exit_code)
     finally:
         raced.comparison.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stack.errors import UsageError
-from stack.explore.convex_cuts import Histogram
 from stack.measure.bench import Row, by_case
+from stack.measure.convex_cuts import Histogram
 from stack.measure.roofline import Ceilings
 from stack.releases import install_hint
 

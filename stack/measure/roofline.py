@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir.cost import cost, func_cost
+from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
@@ -235,9 +235,3 @@ def floor_seconds(
     compute = sum(n / ceilings.of(dtype) for dtype, n in matmul_flops(func).items())
     size = least_bytes(func, given)
     return max(work * compute, size / ceilings.bytes_at(size))
-
-
-def total_flops(func: Func) -> float:
-    """Returns all scalar operations of a function."""
-    value = func_cost(func).flops
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stack.explore.fusion_input import FusionInput, fusion_input
 from stack.explore.retrace import Origin
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import lookup
+from stack.measure.fusion_input import FusionInput, fusion_input
 from stack.measure.groups import line_of
 from stack.rewrite.given_groups import GivenGroups, group_text
 from stack.rewrite.log import Log

@@ -17,7 +17,6 @@ from stack.explore.lowering import (
     own_inputs,
 )
 from stack.explore.target import CommandTarget
-from stack.explore.value_errors import value_errors
 from stack.imports import function_of
 from stack.ir.func import Func
 from stack.measure.compare import Comparison
@@ -26,6 +25,7 @@ from stack.measure.profile import profile, profile_of
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import BenchProgram, Say
 from stack.report.content import Report, StageView, report_of, with_comparison
+from stack.report.value_errors import value_errors
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND

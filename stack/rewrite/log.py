@@ -164,8 +164,3 @@ class Log:
     def by_rule(self) -> Counter[str]:
         """Number of applications of each rule."""
         return Counter(r.rule for r in self.rewrites)
-
-    @property
-    def by_line(self) -> Counter[tuple[str, str]]:
-        """Number of applications of each rule, by source line."""
-        return Counter((r.rule, line) for r in self.rewrites for line in r.source or ("",))

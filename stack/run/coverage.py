@@ -30,7 +30,7 @@ class LibraryStep:
 @dataclass
 class _Op:
     """An op of the imported function, and who runs it: `kind` is "native" (compiled), "library",
-    "hosted" or "fallback".
+    "hosted", "python" (control flow that is not compiled whole) or "fallback".
     """
 
     name: str
@@ -58,7 +58,7 @@ def coverage_of(
     func: Func, lowered: Func | None = None, kernels: Sequence[Kernel] = ()
 ) -> dict[str, Any]:
     """Counts the ops of an imported function that are compiled, library calls, hosted, or
-    fallbacks.
+    fallbacks, and the steps that Python runs in each iteration of loops.
 
     Args:
         lowered: the function after the passes; has no groups if another compiler continues.
@@ -89,14 +89,22 @@ def coverage_of(
     for block, node in _walk(lowered.body) if lowered is not None else ():
         if node.op == "custom":
             _take(node, frozenset(block.locs.get(node, ())), ops)
+    stepwise = {k.stage_node for k in kernels if k.loop_steps}
+    top = lowered.body if lowered is not None else Block((), ())
+    for node in top.nodes:
+        if top.names.get(node) in stepwise:
+            own = (op for op in ops if op.name == node.op)
+            _mark(own, frozenset(top.locs.get(node, ())), "python")
     kinds = [op.kind for op in ops]
     return {
         "ops": len(ops),
         "native": kinds.count("native"),
         "library": kinds.count("library"),
         "hosted": kinds.count("hosted"),
+        "python": kinds.count("python"),
         "fallback": kinds.count("fallback"),
         "fallback_ops": dict(sorted(fallback.items())),
+        "loop_steps": sum(k.loop_steps for k in kernels),
     }
 
 
@@ -164,13 +172,12 @@ def _is_of_operator(name: str, lines: frozenset[str], ops: Sequence[_Op]) -> boo
     return any(name in op.inner and not lines.isdisjoint(op.lines) for op in ops)
 
 
-def _mark(ops: Iterable[_Op], lines: frozenset[str]) -> bool:
-    """Marks as run by a library the first of `ops` that is still "native" and has one of these
-    source lines; lines are not compared if the op or `lines` has none. Returns False if no op
-    matches.
+def _mark(ops: Iterable[_Op], lines: frozenset[str], kind: str = "library") -> bool:
+    """Sets the kind of the first of `ops` that is still "native" and has one of these source lines;
+    lines are not compared if the op or `lines` has none. Returns False if no op matches.
     """
     for op in ops:
         if op.kind == "native" and (not lines or not op.lines or not lines.isdisjoint(op.lines)):
-            op.kind = "library"
+            op.kind = kind
             return True
     return False

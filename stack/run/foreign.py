@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stack.ir.func import Func
-from stack.ir.node import Node
-from stack.ir.traits import behind, maker, place_of
+from stack.ir.node import Block, Node
+from stack.ir.traits import behind, is_item, maker, place_of
 
 # a value of a block: the node that makes it, and the number among the node's results
 Value = tuple[Node, int]
@@ -67,3 +67,9 @@ def value_of(node: Node) -> Value:
     """Returns the value whose memory a node has; aliases have that of their operand."""
     found = behind(node)
     return maker(found), place_of(found)
+
+
+def values_read(block: Block) -> set[Value]:
+    """Returns the values that steps of a block read, and its results."""
+    steps = (n for n in block.nodes if not is_item(n))
+    return {value_of(a) for args in (block.results, *(n.args for n in steps)) for a in args}

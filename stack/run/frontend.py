@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.hosted import Op
 from stack.ir.func import Func
 from stack.ir.space import ArraySpace
@@ -107,9 +108,13 @@ class Calls(Protocol):
 
 
 class Frontend(Protocol):
-    """One framework. Entry point group `stack.frontends`; the object is named FRONTEND."""
+    """One framework. Entry point group `stack.frontends`; the object is named FRONTEND.
+
+    `runs_loops`: the framework runs loops that are not compiled whole; else Python does.
+    """
 
     name: str
+    runs_loops: bool
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         """True if `fn`, called with `args`, belongs to this framework."""
@@ -216,3 +221,9 @@ class Frontend(Protocol):
         role: "forward", "backward".
         """
         ...
+
+
+def runs_loops(name: str) -> bool:
+    """True if the framework of the frontend `name` runs loops that are not compiled whole."""
+    known = plugins.names("stack.frontends")
+    return name in known and plugins.load("stack.frontends", name).runs_loops

@@ -261,16 +261,6 @@ class CompiledGraph:
         except (TypeError, ValueError):
             return None
 
-    def refusal(self, args: Sequence[Any]) -> str:
-        """Returns why the graph does not take a call's arguments: which one has another type or
-        shape, or which setting changed. "" if it takes them.
-        """
-        try:
-            self._matched(args)
-        except (TypeError, ValueError) as error:
-            return str(error)
-        return ""
-
     def _matched(self, args: Sequence[Any]) -> list[Any]:
         ready = self.ready(self.captured.flatten(*args))
         if not self._is_fixed(ready):

@@ -40,6 +40,7 @@ class IRFrontend:
     """The frontend of functions from IR text; storage arrays are used unchanged."""
 
     name = "ir"
+    runs_loops = False
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         return isinstance(fn, Func)

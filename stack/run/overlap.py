@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stack.ir.func import Func
+from stack.ir.memory_reuse import one_before
 from stack.ir.node import Block, Node
 
 Result = tuple[Node, int]
@@ -68,8 +69,9 @@ def _in_block(block: Block) -> list[Overlap]:
 
 
 def _shown(node: Node, shows: dict[Node, set[Result]]) -> set[Result]:
-    if "updates" in node.attrs:
-        return shows.get(node.args[int(node.attrs["updates"])], set())
+    source = one_before(node)
+    if source is not None:
+        return shows.get(source, set())
     if node.op == "item":
         index = int(node.attrs["index"])
         return {r for r in shows.get(node.args[0], ()) if r[0] is not node.args[0] or r[1] == index}

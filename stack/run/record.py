@@ -6,7 +6,7 @@ import html
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from stack.run.decisions import FILE as DECISIONS
 from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
 from stack.run.decisions import Decisions
 from stack.run.flags import as_json, environment
-from stack.run.frontend import Captured
+from stack.run.frontend import Captured, runs_loops
 from stack.run.sources import lines_of, source_files
 from stack.schedule import ScheduleChoice
 
@@ -158,6 +158,8 @@ class Run:
         calls, hosted or fallbacks; see `coverage_of`.
         """
         lowered = self.functions
+        if runs_loops(self.frontend):
+            self.kernels = [replace(k, loop_steps=0) if k.loop_steps else k for k in self.kernels]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
     def func(self, name: str) -> Func:
@@ -215,6 +217,7 @@ class Run:
                 **({"warning": k.warning} if k.warning else {}),
                 **({"modules": list(k.modules)} if k.modules else {}),
                 **({"computes": k.computes} if k.computes else {}),
+                **({"loop_steps": k.loop_steps} if k.loop_steps else {}),
             }
             for k in self.kernels
         ]

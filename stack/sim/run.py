@@ -15,9 +15,9 @@ from stack.ir.func import Func
 from stack.ir.mesh import Axes, Mesh
 from stack.ir.mesh_ops import group_of
 from stack.ir.node import Node
-from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
 from stack.sim.costs import collective_seconds, compute_seconds, stored_bytes
 from stack.sim.machines import Cluster
+from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stack.run.pipeline import ChunkProgram, Work
 from stack.sim.costs import compute_seconds, link_between, stored_bytes
 from stack.sim.machines import Cluster
+from stack.sim.pipeline import ChunkProgram, Work
 from stack.sim.run import Event, Simulation
 
 Place = tuple[str, int]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from stack.run.pipeline import Timetable
+from stack.sim.pipeline import Timetable
 from stack.sim.run import Event, Simulation
 
 COLORS = {

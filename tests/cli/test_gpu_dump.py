@@ -31,6 +31,7 @@ def net(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("backend", ["triton", "cuda"])
 def test_a_training_step_needs_no_gpu(
     backend: str, net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

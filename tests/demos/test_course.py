@@ -30,6 +30,13 @@ TRITON = "15"  # in a process of its own: Triton reads TRITON_INTERPRET when it 
 HERE = [lesson for lesson in LESSONS if lesson.name != TRITON]
 each_lesson_here = pytest.mark.parametrize("lesson", HERE, ids=lambda lesson: lesson.name)
 WRONG = [answer for answer in wrong_answers() if answer.lesson.name != TRITON]
+IN_ONE_PROCESS = f"""
+import contextlib, sys
+from stack.demos.course.__main__ import main
+with contextlib.redirect_stdout(sys.stderr):
+    assert main(["run", "{TRITON}"]) == 0
+sys.exit(main(["grade", "{TRITON}", *sys.argv[1:]]))
+"""
 COMMAND = re.compile(r"python -m stack\.demos\.course ([^`\n]+)")
 
 
@@ -91,8 +98,7 @@ def test_triton_kernels_are_graded_by_the_interpreter(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         files.append(answer.write(folder))
-    course = [sys.executable, "-m", "stack.demos.course"]
-    command = [*course, "grade", TRITON, *map(str, files), "--json"]
+    command = [sys.executable, "-c", IN_ONE_PROCESS, *map(str, files), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     solved, gaps, *wrong = json.loads(done.stdout)
@@ -101,8 +107,6 @@ def test_triton_kernels_are_graded_by_the_interpreter(tmp_path: Path) -> None:
     for graded in wrong:
         failed = next(check for check in graded["checks"] if not check["passed"])
         assert failed["given"] and failed["expected"] and not failed["is_gap"]
-    done = subprocess.run([*course, "run", TRITON], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_each_exercise_has_three_wrong_answers() -> None:

@@ -39,6 +39,7 @@ def test_the_suite_has_attention_from_both_sources() -> None:
     assert {c.work for c in cases if c.case["mask"] == "none"} == {1.0}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf", "relu", "sum"])
 @pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
 def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:

@@ -11,6 +11,7 @@ from stack.cli import build_parser
 from stack.demos import cpu_rows, models, story, transformer
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("frontend", ["torch", "jax"])
 def test_a_small_block_passes_every_check(
     frontend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -9,8 +9,15 @@ pytest.importorskip("torch")
 from stack.demos.train_mesh import story
 
 
-def test_two_processes() -> None:
-    names = ["DP1 x TP2 + SP", "FSDP", "JAX DP1 x CP2 ring", "PP2 1f1b x DP1"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["DP1 x TP2 + SP", "PP2 1f1b x DP1"],
+        pytest.param(["FSDP", "JAX DP1 x CP2 ring"], marks=pytest.mark.slow),
+    ],
+    ids=" and ".join,
+)
+def test_two_processes(names: list[str]) -> None:
     errors = story(2, names, ranks=2)
     assert sorted(errors) == sorted(names)
     assert max(errors.values()) < 1e-4

@@ -75,6 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("line", range(1, 8))
 def test_a_streamed_line_is_found_and_explained(runs: dict[str, SavedRun], line: int) -> None:
     run = runs["attention"]

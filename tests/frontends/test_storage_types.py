@@ -119,6 +119,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jax_programs(name: str, program: str) -> None:

@@ -202,6 +202,19 @@ def test_order_is_that_of_a_walk_that_goes_into_operands_first(seed: int) -> Non
         for result in func.results:
             visit(result)
         assert topological(func.results, lambda n: n not in left_out) == list(found)  # noqa: B023
+        assert topological(func.results, known=left_out) == list(found)
+    for block in {b for n in nodes for b in n.blocks if b.is_open}:
+        own = frozenset(block.params)
+        found = dict.fromkeys(topological(block.results, lambda n: not own.isdisjoint(n.vars)))  # noqa: B023
+        assert topological(block.results, over=own) == list(found)
+        assert set(block.nodes) == set(found) - own
+
+
+@pytest.mark.parametrize("first, second", [(0.0, -0.0), (1, True), (1, 1.0), (1.0, True)])
+def test_constants_that_are_equal_numbers_differ(first: float, second: float) -> None:
+    assert constant(first) is constant(first) is not constant(second)
+    assert constant(first, "f32") is constant(first, "f32")
+    assert (constant(first, "f32") is constant(second, "f32")) == (first != 0)
 
 
 def test_what_is_rebuilt_as_it_is_stays_itself() -> None:

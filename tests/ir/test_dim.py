@@ -13,7 +13,6 @@ from stack.ir.dim import (
     Dim,
     Expr,
     bounds,
-    divides,
     equal,
     floordiv,
     less_equal,
@@ -110,6 +109,14 @@ def test_random_expressions_agree_with_python(seed: int) -> None:
             assert expected <= high or high == INF, (str(dim), v, high)
             part = {k: v[k] for k in rng.sample(NAMES, 3)}
             assert substitute(substitute(dim, part), v) == expected, (str(dim), part, v)
+
+
+def divides(divisor: int, dim: Dim) -> bool | None:
+    """True if a size is a multiple of a number, by the bounds of its remainder; None if unknown."""
+    rest = mod(dim, divisor)
+    if isinstance(rest, int):
+        return rest == 0
+    return False if bounds(rest)[0] > 0 else None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -39,6 +39,7 @@ def call(case: Case) -> Any:
     return lambda *xs: case.op(*xs, **case.attributes)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("case", "is_jitted"), in_turn(CASES, (True, False)), ids=str)
 def test_values_inside_of_jit(case: Case, is_jitted: bool) -> None:
     expected = case.op(*case.arrays("float32"), **case.attributes)
@@ -66,6 +67,7 @@ def of_floats(case: Case) -> tuple[Any, list[Any]]:
     return run, [held[i] for i in floats]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     if not case.has_derivative:
@@ -78,6 +80,7 @@ def test_derivatives(case: Case) -> None:
     check_grads(run if is_short else jax.jit(run), floats, order, modes, atol=3e-2, rtol=3e-2)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives_inside_of_jit(case: Case) -> None:
     """XLA may compute one value twice there, rounded differently: no test may require equality."""
@@ -100,6 +103,7 @@ def test_derivatives_inside_of_jit(case: Case) -> None:
     close(jax.jit(derivatives)(*floats), derivatives(*floats))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", SMALL)
 def test_vmap(case: Case) -> None:
     held = arrays(case)

@@ -214,6 +214,7 @@ def cases(op: str) -> Iterator[tuple[Any, At, list[Array | None], list[Array]]]:
         yield case, at, [next(held) if name else None for name in node.input], outputs
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("op", MEANINGS)
 def test_values_that_onnx_expects(op: str) -> None:
     count = 0

@@ -70,6 +70,7 @@ def test_values_are_those_of_the_reference(case: Case) -> None:
     close(found, tuple(torch.from_numpy(np.asarray(e)) for e in expected), 1e-12)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", SMALL)
 def test_torch_finds_no_fault_in_the_operator(case: Case) -> None:
     case.op.on("torch")

@@ -36,6 +36,7 @@ def matrices(np: Any, earlier: Any, later: Any) -> Any:
 COMBINES = {"gated": (gate_combine, 2), "log_sum": (log_sum, 2), "matrices": (matrices, 4)}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("length", [1, 2, 16, 37, 64, 100])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", COMBINES)

@@ -21,7 +21,10 @@ REASONS = {
     "half installed": "it cannot be imported: ModuleNotFoundError",
     "raising": "it cannot be imported: RuntimeError: out of order",
 }
-DOORS = ("stack/report/door.py", "stack/measure/door.py", "stack/explore/sharding.py")
+DOORS = (
+    *("stack/report/door.py", "stack/measure/door.py", "stack/explore/sharding.py"),
+    "stack/testing/rules/__init__.py",
+)
 
 
 def write_entry_points(tree: Path, project: Path) -> None:

@@ -36,6 +36,7 @@ def all_nodes(block: Block) -> list[Node]:
     return [m for n in block.nodes for m in (n, *(i for b in n.blocks for i in all_nodes(b)))]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("passes", ["fuse", "split_reductions{parts=6},fuse,coalesce"])
 @pytest.mark.parametrize(("shape", "axes"), CASES, ids=str)
 def test_values(shape: Shape, axes: Shape, passes: str, rng: np.random.Generator) -> None:

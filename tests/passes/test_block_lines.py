@@ -50,6 +50,7 @@ def compare(func: Func, rng: np.random.Generator, tolerance: float) -> list[Node
     return nodes
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64"])
 @pytest.mark.parametrize("depth", [257, 601, 2048])
 @pytest.mark.parametrize("width", [1, 7, 64])

@@ -33,6 +33,7 @@ Tensor = Any
 # ---- values
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [*DOT_PROGRAMS, *ROW_PROGRAMS])
 def test_programs(name: str, rng: np.random.Generator) -> None:
     from stream_torch import PROGRAMS
@@ -40,6 +41,7 @@ def test_programs(name: str, rng: np.random.Generator) -> None:
     check(PROGRAMS[name], [torch.from_numpy(a) for a in inputs(name, rng)])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seq", [1, 37, 130])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:

@@ -65,6 +65,7 @@ def test_a_vector_that_holds_the_line_is_scanned_whole(reverse: bool) -> None:
     assert widths(lowered(running("sum", reverse, (3, 31), "i32"))) == {31}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("kind", RUN)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "i64", "i8"])

@@ -187,6 +187,7 @@ def test_as_many_long_lines_as_processors_are_ours() -> None:
         assert lowered(func).op == ("kernel" if is_ours else "scan")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("tile", [4, 64, 4096])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("kind", ["sum", "prod"])
@@ -208,6 +209,7 @@ def test_values(
     check(func, x, axis, kind, reverse, 1e-5, with_tile(tile))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), [((270, 3), 1), ((3, 270), 0), ((135, 3, 2), 1)])
 def test_values_of_several_lines_in_a_tile(

@@ -19,6 +19,7 @@ from stack.rewrite.log import Log
 from stack.target import load
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("build", "specs"), CASES, ids=lambda c: getattr(c, "__name__", None))
 def test_levels_agree(
     build: Callable[..., Node | tuple[Node, ...]], specs: list[Spec], rng: np.random.Generator

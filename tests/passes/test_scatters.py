@@ -59,6 +59,7 @@ def expected(
     return made
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(
     ("kind", "dtype"),

@@ -209,6 +209,7 @@ def _lowered(func: Func, backend: Backend = TRITON) -> Func:
     return func
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("dtype", ["f32", "i64", "bf16"])
 @pytest.mark.parametrize("shape", [(67, 33), (33, 67), (2, 40, 5), (1, 97)])

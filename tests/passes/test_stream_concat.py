@@ -96,6 +96,7 @@ def test_one_pass(program: Program, batch: int, rng: np.random.Generator) -> Non
     assert limited(func)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_running_values_in_tiles(program: Program, rng: np.random.Generator) -> None:
     args = arrays(rng)

@@ -36,6 +36,7 @@ def captured(framework: str, name: str, arrays: list[np.ndarray]) -> Any:
     return stack.trace(PROGRAMS[name], *arrays)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("name", [*DOT_PROGRAMS, *ROW_PROGRAMS])
 def test_one_pass_with_the_right_values(

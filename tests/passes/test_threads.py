@@ -191,6 +191,7 @@ func @main(%x: f32[3, 64]) -> (f32[3]) at tensor {
     assert kernels[0].results == kernels[1].results
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", ["sum", "prod"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 64), (3, 300), (1, 9000), (70, 33)])

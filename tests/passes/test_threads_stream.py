@@ -36,6 +36,7 @@ def check(
     return func
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [*ROW_PROGRAMS, *DOT_PROGRAMS])
 def test_programs(name: str, rng: np.random.Generator) -> None:
     from stream_torch import PROGRAMS
@@ -86,6 +87,7 @@ def test_sums_of_one_product_are_the_operand_of_the_next(
 
 
 # of the axis that the norm sums over: a step, two, three, several with a rest
+@pytest.mark.every(3)
 @pytest.mark.parametrize("width", [32, 64, 96, 150])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_products_around_a_norm(width: int, dtype: str, rng: np.random.Generator) -> None:

@@ -11,7 +11,6 @@ import pytest
 import stack
 from stack.errors import UsageError
 from stack.explore.saved_run import load_run
-from stack.explore.value_errors import value_errors
 from stack.ir import Func
 from stack.report.content import report_of
 from stack.report.graph import collapsed, graph_of
@@ -20,6 +19,7 @@ from stack.report.memory import buffers_of
 from stack.report.page import page
 from stack.report.passes import rule_text
 from stack.report.runs import side_by_side
+from stack.report.value_errors import value_errors
 from stack.report.word_diff import diff_lines
 
 TEXT = """func @f(%x: f32[16, 40], %w: f32[40, 40]) -> (f32[16, 40]) at tensor {

@@ -115,7 +115,7 @@ def test_torch_compile_and_its_gradients() -> None:
 
 def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
     torch = pytest.importorskip("torch")
-    from stack.frontends.torch.tracing.tracer import one_at_a_time
+    from stack.frameworks.torch_private import compile_lock
 
     calls: list[Any] = []
 
@@ -131,7 +131,7 @@ def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
     taken: list[bool] = []
 
     def take() -> None:
-        lock = one_at_a_time()
+        lock = compile_lock()
         taken.append(lock.acquire(timeout=2))
         if taken[0]:
             lock.release()
@@ -144,10 +144,10 @@ def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
 
 def test_a_guard_that_fails_in_somebody_elses_call_takes_no_lock() -> None:
     torch = pytest.importorskip("torch")
+    from stack.frameworks.torch_private import compile_lock
     from stack.frontends.torch.compile.guarded_calls import TorchCalls
-    from stack.frontends.torch.tracing.tracer import one_at_a_time
 
     calls = TorchCalls(lambda x: x + 1, False, {})
     assert calls(torch.ones(3)).tolist() == [2.0] * 3
     calls._failed(None)  # as Dynamo does where other callers run the same code
-    assert not one_at_a_time()._is_owned()
+    assert not compile_lock()._is_owned()

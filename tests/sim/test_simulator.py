@@ -10,9 +10,9 @@ import pytest
 from stack.errors import UsageError
 from stack.ir import Func, parse
 from stack.ir.mesh import Mesh, parse_mesh
-from stack.run.pipeline import pipeline
 from stack.sim import Cluster, Link, machine, names, simulate
 from stack.sim.machines import fitted
+from stack.sim.pipeline import pipeline
 from stack.sim.trace import perfetto, pipeline_timeline, timeline
 
 PLAIN = Cluster("plain", "", 1e12, 1e12, 1e12, 1e9, 1.0, 0.0, (Link(1e-6, 1e-9),))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import Builder, param, tensor
-from stack.run.pipeline import KINDS, ChunkProgram, order_of, pipeline
 from stack.sim import Cluster, Link, simulate_stages
+from stack.sim.pipeline import KINDS, ChunkProgram, order_of, pipeline
 
 N = 256
 WEIGHT = N * N * 4

@@ -9,9 +9,9 @@ from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import is_meeting
 from stack.passes.sharding.strategies.stages import stages_of
 from stack.rewrite.stream_candidates import streamed
-from stack.run.segments import Segment, steps_of
 from stack.sim import machine, simulate
 from stack.sim.costs import compute_seconds, stored_bytes
+from stack.sim.segments import Segment, steps_of
 
 T, D = 4096, 64
 WEIGHTS = (("v", (D, D)), ("w", (D, D)))

@@ -48,23 +48,31 @@ def check_refusal(student: Any) -> None:
 
     Hint: two returns. `None` if node.args[0].op is not "log", else Why("the reason").
     """
-    for operand, wanted in (("log", 1), ("neg", 0)):
-        lines = f"%a = {operand}(%x)\n%b = exp(%a)"
-        log = _rewrites(student.exp_of_log, lines, lines)
-        if len(log.misses) != wanted:
-            given = f"exp_of_log at exp({operand}(x))"
-            raise Wrong(given, f"{wanted} Why", f"{len(log.misses)} Why")
+    for lines, wanted in (
+        ("%a = log(%x)\n%b = exp(%a)", True),
+        ("%a = neg(%x)\n%b = exp(%a)", False),
+        ("%a = sqrt(%x)\n%b = exp(%a)", False),
+        ("%b = exp(%x)", False),
+    ):
+        reasons = [miss.reason for miss in _rewrites(student.exp_of_log, lines, lines).misses]
+        if [bool(reason) for reason in reasons] != [True] * wanted:
+            expected = 'Why("a reason")' if wanted else "None: this is no exp of a log"
+            found = ", ".join(f"Why({reason!r})" for reason in reasons) or "None"
+            raise Wrong(f"exp_of_log at {_lines(_func(lines))}", expected, found)
 
 
 def check_idempotent(student: Any) -> None:
     """idempotent drops the second maximum if both have one c, which need not be a constant
 
-    Hint: x, c = node.args. Equal nodes are one object, so compare x.args[1] with c by `is`.
+    Hint: x, c = node.args. Equal nodes are one object, so compare x.args[1] with c by `is`: as
+    numbers -0.0 equals 0.0, and nan does not equal nan.
     """
     rule = student.idempotent
     _rewrites(rule, "%a = max(%x, %y)\n%b = max(%a, %y)", "%a = max(%x, %y)")
-    _rewrites(rule, "%a = max(%x, 1.0:f32)\n%b = max(%a, 1.0:f32)", "%a = max(%x, 1.0:f32)")
+    for c in ("1.0", "-0.0", "nan"):
+        _rewrites(rule, f"%a = max(%x, {c}:f32)\n%b = max(%a, {c}:f32)", f"%a = max(%x, {c}:f32)")
     for other in (
+        "%a = max(%x, -0.0:f32)\n%b = max(%a, 0.0:f32)",  # differs from max(x, -0.0) at x = -1
         "%a = max(%x, 1.0:f32)\n%b = max(%a, 2.0:f32)",
         "%a = min(%x, %y)\n%b = max(%a, %y)",
     ):
@@ -78,10 +86,13 @@ def check_reassociate(student: Any) -> None:
     constant.
     """
     rule = student.reassociate
-    _rewrites(rule, "%a = mul(%x, 3:i32)\n%b = mul(%a, 5:i32)", "%a = mul(%x, 15:i32)", "i32")
+    for kind in ("i32", "i64"):
+        before = f"%a = mul(%x, 3:{kind})\n%b = mul(%a, 5:{kind})"
+        _rewrites(rule, before, f"%a = mul(%x, 15:{kind})", kind)
     _rewrites(rule, "%a = mul(%x, 3:i32)\n%b = mul(%a, 0:i32)", "%a = mul(%x, 0:i32)", "i32")
     for other, dtype in (
         ("%a = mul(%x, 3.0:f32)\n%b = mul(%a, 0.1:f32)", "f32"),
+        ("%a = mul(%x, 3.0:f64)\n%b = mul(%a, 0.1:f64)", "f64"),
         ("%a = mul(%x, 3:i32)\n%b = mul(%a, %y)", "i32"),
         ("%a = mul(%x, %y)\n%b = mul(%a, 5:i32)", "i32"),
         ("%a = add(%x, 3:i32)\n%b = mul(%a, 5:i32)", "i32"),

@@ -29,6 +29,14 @@ func @f(%x: f32[4, 16]) -> (f32[4, 16]) at tensor {
 }
 """
 
+CHAIN = """
+func @f(%x: f32[4, 16]) -> (f32[4, 16]) at tensor {
+  %t = tanh(%x) : f32[4, 16]
+  %y = exp(%t) : f32[4, 16]
+  return %y
+}
+"""
+
 
 @dataclass(frozen=True)
 class _Fuse(Pass):
@@ -43,11 +51,11 @@ class _Fuse(Pass):
         return Func(func.name, outline(groups), func.level)
 
 
-def _fused(student: Any) -> Func:
+def _fused(student: Any, name: str, text: str) -> Func:
     """The program after the student's rule, which must keep its meaning."""
-    func = stack.parse(PROGRAM)
+    func = stack.parse(text)
     run = lambda: Pipeline([_Fuse(student.OneReduction())]).run(func, check=True).func
-    return ask(run, given=SOFTMAX).answer("a program with fusion nodes")
+    return ask(run, given=f"OneReduction at {name}").answer("a program with fusion nodes")
 
 
 def check_rule(student: Any) -> None:
@@ -55,7 +63,7 @@ def check_rule(student: Any) -> None:
 
     Hint: each of producer and consumer may hold a reduction already: ask both for .reduces.
     """
-    groups = [n for n in _fused(student).nodes if n.op == "fusion"]
+    groups = [n for n in _fused(student, SOFTMAX, PROGRAM).nodes if n.op == "fusion"]
     if not groups:
         raise Wrong(f"OneReduction at {SOFTMAX}", "kernels with several ops", "nothing was fused")
     for group in groups:
@@ -66,14 +74,16 @@ def check_rule(student: Any) -> None:
 
 
 def check_win(student: Any) -> None:
-    """OneReduction fuses all that it may: a softmax of a chain takes two kernels
+    """OneReduction fuses all that it may: a chain takes one kernel, a softmax of a chain two
 
     Hint: one reduction is allowed in a kernel. Refuse only if both groups have one.
     """
-    ops = [n.op for n in _fused(student).nodes if n.op not in ("const", "item")]
-    if len(ops) > 2:
-        found = f"{len(ops)} kernels: {', '.join(ops)}"
-        raise Wrong(f"OneReduction at {SOFTMAX}", "2 kernels", found)
+    for name, text, most in ((SOFTMAX, PROGRAM, 2), ("exp(tanh(x))", CHAIN, 1)):
+        ops = [n.op for n in _fused(student, name, text).nodes if n.op not in ("const", "item")]
+        if len(ops) > most:
+            found = f"{len(ops)} kernels: {', '.join(ops)}"
+            expected = f"{most} kernel{'s' if most > 1 else ''}"
+            raise Wrong(f"OneReduction at {name}", expected, found)
 
 
 def check_profit(student: Any) -> None:

@@ -43,7 +43,7 @@ def check_steps(student: Any) -> None:
     """the steps are legal on AVX-512, compute the product, and load little
 
     Hint: the register tile of the lesson is "split i 8; split j 32; reorder i.1 j.0; ...". Count
-    its sums: 8 * 32 / 16 registers.
+    its sums: 8 * 32 / 16 registers. `vectorize j.1` makes vectors of a row.
     """
     steps = ask(student.steps)
     text = steps.answer("one text, as the gap shows")
@@ -54,13 +54,13 @@ def check_steps(student: Any) -> None:
         Pipeline("schedule{loops=cpu},tile").run(func, target=target, schedules={"c": text}).func
     )
     made: Func = ask(lower, given=text).answer("steps that the compiler accepts")
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
-    if not equal(a @ b, made.interpret(a, b), 1e-3):
-        raise Wrong(text, "the product", "other numbers")
     (kernel,) = (n for n in made.nodes if n.op == "kernel")
     loop = next(n for n in kernel.blocks[0].all_nodes if is_loop(n) and _multiplies(n))
     inside = loop.blocks[0].nodes
+    lanes = max((_size(p) for p in loop.blocks[0].params[1:]), default=0)
+    if lanes % 16 or not lanes:
+        found = f"vectors of {lanes}" if lanes > 1 else "no vectors"
+        raise Wrong(text, "sums in vectors of 16 numbers", found)
     loaded = sum(_size(n) for n in inside if is_load(n))
     products = sum(_size(n) for n in inside if _is_product(n))
     if products < 4 * loaded:
@@ -69,6 +69,10 @@ def check_steps(student: Any) -> None:
     sums = sum(_size(p) for p in loop.blocks[0].params[1:])
     if sums > 24 * 16:
         raise Wrong(text, f"at most {24 * 16} sums in 24 registers", f"{sums} sums")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+    if not equal(a @ b, made.interpret(a, b), 1e-3):
+        raise Wrong(text, "the product", "other numbers")
 
 
 def _is_product(node: Node) -> bool:

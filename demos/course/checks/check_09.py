@@ -9,18 +9,21 @@ from stack.ops.scan.associative import sequential
 
 
 def _state(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    top = scores.max()
-    return np.array([top]), np.array([np.exp(scores - top).sum()])
+    """The states of rows of scores."""
+    top = scores.max(1)
+    return top, np.exp(scores - top[:, None]).sum(1)
 
 
 def check_softmax(student: Any) -> None:
     """softmax_state of two parts is the state of both
 
     Hint: m = np.maximum(m1, m2). Multiply each l by exp(its own m - m), then add.
+    The states are arrays, so Python's max does not take them.
     """
-    scores = np.random.default_rng(6).standard_normal(6) * 30
+    rng = np.random.default_rng(6)
+    scores = rng.standard_normal((3, 6)).round(1) * [[1.0], [1.0], [100.0]]
     for cut in (1, 3, 5):
-        parts = _state(scores[:cut]), _state(scores[cut:])
+        parts = _state(scores[:, :cut]), _state(scores[:, cut:])
         for earlier, later in (parts, parts[::-1]):
             given = f"np, {show(earlier)}, {show(later)}"
             ask(student.softmax_state, np, earlier, later, given=given).equals(_state(scores))
@@ -38,7 +41,8 @@ def check_associative(student: Any) -> None:
     wanted = float(np.exp(scores - scores.max()).sum())
     m, l = question.answer(show(wanted))
     if not equal(scores.max(), m[-1]) or not equal(wanted, l[-1]):
-        raise question.wrong(f"m {show(scores.max())}, l {show(wanted)}", f"m {m[-1]}, l {l[-1]}")
+        expected = f"m {show(scores.max())}, l {show(wanted)} at the end"
+        raise question.wrong(expected, f"m {show(m[-1])}, l {show(l[-1])}")
 
 
 def _scan(a: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -53,10 +57,11 @@ def check_tiled(student: Any) -> None:
     """tiled agrees with the loop, for tiles of 1, of some, and of all
 
     Hint: within a tile, h = local + product * carried, where local starts from zero and product is
-    np.cumprod of the gates of the tile.
+    np.cumprod of the gates of the tile. A gate may be 0: do not divide by products.
     """
     rng = np.random.default_rng(8)
     a, x = rng.uniform(-1, 1, 24).round(2), rng.standard_normal(24).round(2)
+    a[9] = 0.0  # so a product of gates is no divisor
     for tile in (1, 6, 24):
         ask(student.tiled, a, x, tile).equals(_scan(a, x))
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
 import stack
-from stack.demos.course.answers import ask
+from stack.demos.course.answers import ask, show
 from stack.ir import Func
 from stack.rewrite import Pass, Pipeline, on, rewrite
 
@@ -35,6 +36,13 @@ def _swap_difference(node, op, scope):
     return op.sub(b, a) if a.op == "exp" else None
 
 
+@on("sub")
+def _cancel(node, op, scope):
+    """(x + y) - y is x: right but for rounding."""
+    a, b = node.args
+    return a.args[0] if a.op == "add" and a.args[1] is b else None
+
+
 @on("neg")
 def _double_negation(node, op, scope):
     """-(-x) is x: right."""
@@ -60,10 +68,17 @@ def _arrays(func: Func) -> list[np.ndarray]:
     return [rng.standard_normal(p.shape).astype(np.float32) for p in func.params]
 
 
-def _question(student: Any, passes: list[_Rules], func: Func) -> Any:
-    names = [[rule.name.strip("_") for rule in p.rules] for p in passes]
-    given = f"passes with the rules {names}, the program, arrays"
-    return ask(student.first_wrong_rewrite, passes, func, _arrays(func), given=given)
+def _question(student: Any, passes: list[_Rules], number: float | None = None) -> Any:
+    """Asks for the wrong rewrite of the program. `number` is the first one of both arrays."""
+    func = stack.parse(PROGRAM)
+    arrays = _arrays(func)
+    if number is not None:
+        for array in arrays:
+            array[0, 0] = number
+    rules = [[rule.name.strip("_") for rule in p.rules] for p in passes]
+    of = "" if number is None else f" whose first numbers are {number}"
+    given = f"passes with the rules {rules}, exp((x + y) - y) - x, arrays{of}"
+    return ask(student.first_wrong_rewrite, passes, func, arrays, given=given)
 
 
 def check_rewrite(student: Any) -> None:
@@ -71,20 +86,22 @@ def check_rewrite(student: Any) -> None:
 
     Hint: with fuel=n the first n rewrites happen. Find the least n at which the result differs.
     """
-    func = stack.parse(PROGRAM)
     right, wrong = _Rules((_swap_sum,)), _Rules((_swap_difference,))
-    _question(student, [right, wrong], func).equals(2)
-    _question(student, [wrong, right], func).equals(1)
+    _question(student, [right, wrong]).equals(2)
+    _question(student, [wrong, right]).equals(1)
+    _question(student, [_Rules((_cancel,)), wrong]).equals(2)
 
 
 def check_innocent(student: Any) -> None:
     """first_wrong_rewrite is 0 where nothing is wrong
 
-    Hint: compare after all rewrites first. If that is right, return 0.
+    Hint: compare after all rewrites first. If that is right, return 0. np.allclose has tolerances,
+    and equal_nan.
     """
-    func = stack.parse(PROGRAM)
-    _question(student, [_Rules((_swap_sum,))], func).equals(0)
-    _question(student, [_Rules((_double_negation,))], func).equals(0)  # no rewrite at all
+    _question(student, [_Rules((_swap_sum,))]).equals(0)
+    _question(student, [_Rules((_double_negation,))]).equals(0)  # no rewrite at all
+    _question(student, [_Rules((_cancel,))]).equals(0)
+    _question(student, [_Rules((_swap_sum,))], np.nan).equals(0)
 
 
 def check_halving(student: Any) -> None:
@@ -93,25 +110,38 @@ def check_halving(student: Any) -> None:
     Hint: keep low, where the result is right, and high, where it is wrong. Try the middle, until
     high - low is 1.
     """
-    lines = ["%n0 = neg(%x)", *(f"%n{i} = neg(%n{i - 1})" for i in range(1, 126))]
-    lines += ["%c = exp(%n125)", "%d = sub(%c, %x)"]
-    body = "\n".join(f"  {line} : f32[4]" for line in lines)
-    func = stack.parse(f"func @f(%x: f32[4]) -> (f32[4]) at tensor {{\n{body}\n  return %d\n}}")
-    rules = _Rules((_double_negation, _swap_difference))
-    total = sum(len(r.rewrites) for r in Pipeline([rules]).run(func).records)
-    rules.runs.clear()
-    arrays = _arrays(func)
-    given = f"a pass with {total} rewrites, the last of them wrong"
-    question = ask(student.first_wrong_rewrite, [rules], func, arrays, given=given)
-    question.equals(total)
-    most = 2 * total.bit_length()
-    if len(rules.runs) > most:
-        raise question.wrong(f"at most {most} runs of the pass", f"{len(rules.runs)} runs")
+    for before, after in ((124, 2), (44, 82)):
+        lines = [*_negations("b", "%x", before), f"%c = exp(%b{before})", "%a0 = sub(%c, %x)"]
+        lines += _negations("a", "%a0", after)
+        body = "\n".join(f"  {line} : f32[4]" for line in lines)
+        func = stack.parse(
+            f"func @f(%x: f32[4]) -> (f32[4]) at tensor {{\n{body}\n  return %a{after}\n}}"
+        )
+        rules = _Rules((_double_negation, _swap_difference))
+        records = Pipeline([rules]).run(func).records
+        applied = [rewrite.rule for record in records for rewrite in record.rewrites]
+        rules.runs.clear()
+        wrong = 1 + applied.index(_swap_difference.name)
+        given = f"a pass with {len(applied)} rewrites, {wrong} of them until the result is wrong"
+        question = ask(student.first_wrong_rewrite, [rules], func, _arrays(func), given=given)
+        question.equals(wrong)
+        most = 2 * len(applied).bit_length()
+        if len(rules.runs) > most:
+            raise question.wrong(f"at most {most} runs of the pass", f"{len(rules.runs)} runs")
 
 
-def _unary(lines: str) -> Func:
-    body = "\n".join(f"  {line} : f32[4]" for line in lines.split("; "))
-    return stack.parse(f"func @f(%x: f32[4]) -> (f32[4]) at tensor {{\n{body}\n  return %r\n}}")
+def _negations(name: str, start: str, count: int) -> list[str]:
+    """Lines that negate a value `count` times."""
+    values = [start, *(f"%{name}{n}" for n in range(1, count + 1))]
+    return [f"{new} = neg({old})" for old, new in pairwise(values)]
+
+
+def _function(lines: str) -> Func:
+    """A function of two parameters; its lines use one of them."""
+    kind = "f32[2, 3]" if "%y" in lines else "f32[4]"
+    body = "\n".join(f"  {line} : {kind}" for line in lines.split("; "))
+    head = f"func @f(%x: f32[4], %y: f32[2, 3]) -> ({kind}) at tensor"
+    return stack.parse(f"{head} {{\n{body}\n  return %r\n}}")
 
 
 def check_telling(student: Any) -> None:
@@ -125,11 +155,13 @@ def check_telling(student: Any) -> None:
         ("%r = sub(%x, %x)", "%r = mul(%x, 0.0:f32)"),  # 0 and -0 of -1
         ("%a = log(%x); %r = exp(%a)", same),  # nan of -1
         ("%r = add(%x, 0.0:f32)", same),  # 0 and -0 of -0
+        ("%r = add(%y, 0.0:f32)", "%r = mul(%y, 1.0:f32)"),
         ("%a = mul(%x, %x); %r = sqrt(%a)", "%r = abs(%x)"),  # inf of 3e38
         (same, same),
     ):
-        functions = _unary(one), _unary(other)
-        question = ask(student.telling_input, *functions, given=f"`{one}`, `{other}`")
+        functions = _function(one), _function(other)
+        given = f"`{one}`, `{other}`, of x: f32[4] and y: f32[2, 3]"
+        question = ask(student.telling_input, *functions, given=given)
         equal = one == other
         expected = "None" if equal else "arrays on which they differ"
         found = question.answer(expected)
@@ -137,8 +169,11 @@ def check_telling(student: Any) -> None:
             if equal != (found is None):
                 raise question.wrong(expected, found)
             continue
+        call = lambda arrays=found, both=functions: [np.asarray(f.interpret(*arrays)) for f in both]
         with np.errstate(all="ignore"):
-            values = [np.asarray(f.interpret(*found)) for f in functions]
+            values = ask(
+                call, given=f"the functions of {show(found)}, from {question.given}"
+            ).answer("a list with one f32 array for each parameter")
         bits = [np.where(np.isnan(v), np.float32(np.nan), v).view(np.uint32) for v in values]
         if np.array_equal(bits[0], bits[1]):
             raise question.wrong(expected, f"{found[0]}, on which both give {values[0]}")

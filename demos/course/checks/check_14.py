@@ -25,7 +25,7 @@ def check_window(student: Any) -> None:
     """
     row, key = np.arange(6)[:, None], np.arange(6)[None, :]
     for width, sinks in ((1, 0), (3, 0), (2, 1), (1, 6)):
-        given = f"row, key of 6 positions, width {width}, sinks {sinks}"
+        given = f"row, key of 6 positions, width {width}, sinks {sinks}; # is seen"
         question = ask(student.window, row, key, width, sinks, given=given)
         wanted = _window(6, width, sinks)
         found = question.answer(_picture(wanted))
@@ -37,19 +37,23 @@ def check_attention(student: Any) -> None:
     """attention has the weights of a softmax over the window
 
     Hint: hide scores with -inf before the softmax, so that the other weights have the sum 1.
-    mini has the comparison >= only: row >= key, and key >= row - (width - 1).
+    mini has the comparison >= only: row >= key, and key >= row - (width - 1). Subtract the maximum
+    of each row before exp, which overflows for large scores and is 0 for scores far below 0.
     """
     rng = np.random.default_rng(17)
-    arrays = [rng.standard_normal((8, 4)) for _ in range(3)]
-    q, k, v = arrays
-    for width in (1, 3, 8):
-        scores = np.where(_window(8, width, 0), q @ k.T / 2, -np.inf)
+    for width, d, is_far in ((1, 4, False), (3, 4, False), (8, 9, False), (3, 4, True)):
+        q, k, v = arrays = [rng.standard_normal((8, d)) for _ in range(3)]
+        if is_far:
+            q[:], k[:] = 100 * np.abs(q), -100 * np.abs(k)
+        scores = np.where(_window(8, width, 0), q @ k.T / d**0.5, -np.inf)
         weights = np.exp(scores - scores.max(1, keepdims=True))
         wanted = weights / weights.sum(1, keepdims=True) @ v
         program = lambda q, k, v, w=width: student.attention(q, k, v, w)
-        call = lambda p=program: mini.trace(p, *arrays).interpret(*arrays)[0]
-        given = f"attention(q, k, v, {width}) of 8 positions"
-        ask(lambda c=call: c(), given=given).equals(wanted)
+        call = lambda p=program, a=arrays: mini.trace(p, *a).interpret(*a)[0]
+        far = f", scores about {np.median(q @ k.T / d**0.5):.0f}" if is_far else ""
+        given = f"attention(q, k, v, width={width}) of shape (8, {d}){far}"
+        with np.errstate(all="ignore"):
+            ask(lambda c=call: c(), given=given).equals(wanted)
 
 
 def check_kernel(student: Any) -> None:

@@ -34,6 +34,9 @@ def check_reduced(student: Any) -> None:
         ((("m", "k"), ("k", "n")), ("m", "n"), ("k",)),
         ((("b", "z", "a"),), ("b",), ("z", "a")),
         ((("a",), ("a",)), ("a",), ()),
+        ((("m",), ("m", "k")), ("m",), ("k",)),
+        ((("m", "k"), ("m",)), ("m",), ("k",)),
+        ((("b", "y"), ("x", "y", "a")), ("b",), ("y", "x", "a")),
     ):
         rule = _rule(student, operands, result)
         ask(lambda r=rule: tuple(r.reduced), given=f"reduced of {rule}").equals(wanted)
@@ -49,16 +52,17 @@ def check_sizes(student: Any) -> None:
     sizes = lambda shapes: rule.sizes(shapes)
     question = ask(lambda: sizes([(2, 3), (3, 4)]), given=f"sizes of {rule} for (2, 3), (3, 4)")
     question.equals({"m": 2, "k": 3, "n": 4})
-    for shapes in ([(2, 3), (4, 5)], [(2, 3), (3,)], [(2, 3, 1), (3, 4)]):
-
-        def refused(shapes: Any = shapes) -> str:
-            try:
-                return str(sizes(shapes))
-            except student.MiniError:
-                return "MiniError"
-
-        given = f"sizes of {rule} for {', '.join(map(str, shapes))}"
-        ask(lambda call=refused: call(), given=given).equals("MiniError")
+    batched = _rule(student, (("b", "m", "k"), ("b", "k", "n")), ("b", "m", "n"))
+    for one, shapes in (
+        (rule, [(2, 3), (4, 5)]),
+        (rule, [(2, 3), (1, 5)]),
+        (rule, [(2, 3), (3,)]),
+        (rule, [(2, 3, 1), (3, 4)]),
+        (batched, [(2, 3, 4), (5, 4, 3)]),  # the axis b, which is not reduced
+    ):
+        call = lambda r=one, s=shapes: r.sizes(s)
+        given = f"sizes of {one} for {', '.join(map(str, shapes))}"
+        ask(call, given=given).refuses(student.MiniError)
 
 
 def check_pull(student: Any) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from stack.demos.course.answers import ask
+from stack.demos.course.answers import ask, lines_run
+
+DOUBLINGS = 12
 
 
 def _param(student: Any, *shape: int, name: str = "x") -> Any:
@@ -56,11 +58,23 @@ def check_nodes(student: Any) -> None:
     ask(lambda: [n.op for n in func.nodes], given="ops of exp(x) + tanh(exp(x)) * 2").equals(wanted)
     x = _param(student, 3)
     unused = student.make("exp", x)
-    used = student.make("neg", x)
-    func = student.Func("g", (x,), (used, used))
-    given = "ops of a function that returns -x twice"
-    ask(lambda: [n.op for n in func.nodes], given=given).equals(["neg"])
+    used, other = student.make("neg", x), student.make("tanh", x)
+    for results, text, ops in (
+        ((used, used), "-x and -x", ["neg"]),
+        ((used, other), "-x and tanh(x)", ["neg", "tanh"]),
+    ):
+        func = student.Func("g", (x,), results)
+        call = lambda f=func: [n.op for n in f.nodes]
+        ask(call, given=f"ops of a function that returns {text}").equals(ops)
     del unused
+    node = x
+    for _ in range(DOUBLINGS):
+        node = student.make("add", node, node)
+    func = student.Func("h", (x,), (node,))
+    question = ask(lambda: func.nodes, given=f"nodes of {DOUBLINGS} additions y = y + y")
+    _, lines = lines_run(student.make, lambda: question.answer("each node visited once"))
+    if lines > 50 * DOUBLINGS:
+        raise question.wrong("each node visited once", f"{lines} lines of Python executed")
 
 
 def check_interpret(student: Any) -> None:
@@ -75,8 +89,17 @@ def check_interpret(student: Any) -> None:
     total = student.make("reduce", student.make("tanh", product), axes=(1,), kind="sum")
     func = student.Func("f", (x, w), (total, product))
     a, b = rng.standard_normal((2, 3)), rng.standard_normal((3, 4))
-    question = ask(lambda: func.interpret(a, b), given="sum(tanh(x @ w), 1) and x @ w")
-    question.equals([np.tanh(a @ b).sum(1), a @ b])
+    given = "sum(tanh(x @ w), 1) and x @ w, in f64"
+    question = ask(lambda: func.interpret(a, b), given=given)
+    question.equals([np.tanh(a @ b).sum(1), a @ b], rtol=1e-12)
+    swapped = student.Func("g", (w, x), (product,))
+    given = "x @ w of a function with the parameters (w, x)"
+    ask(lambda: swapped.interpret(b, a), given=given).equals([a @ b])
+    inner = _param(student, 2, 3)
+    body = student.Func("body", (inner,), (student.make("exp", inner),))
+    fusion = student.Node("fusion", (x,), (("kind", "loop"),), x.type, "", body)
+    whole = student.Func("h", (x,), (fusion,))
+    ask(lambda: whole.interpret(a), given="a fusion whose body is exp(x)").equals([np.exp(a)])
     shared, _ = _shared(student)
     calls: list[int] = []
     exp = student.OPS["exp"]

@@ -77,7 +77,12 @@ def check_softmax(student: Any) -> None:
     arrays = _arrays((3, 5))
     e = np.exp(arrays[0] - arrays[0].max(1, keepdims=True))
     _agrees(student, softmax, [e / e.sum(1, keepdims=True)], arrays, "softmax(x)")
-    lines = lambda: sorted(
-        {n.source.partition(":")[0] for n in student.trace(softmax, *arrays).nodes}
-    )
-    ask(lines, given="files of the nodes of softmax(x)").equals(["check_b4.py"])
+    lost = lambda: [
+        n.op
+        for n in student.trace(softmax, *arrays).nodes
+        if not n.source.startswith("check_b4.py:")
+    ]
+    question = ask(lost, given="trace of softmax(x)")
+    expected = "the user's line, as in check_b4.py:80, at every node"
+    if ops := question.answer(expected):
+        raise question.wrong(expected, f"no such line at {', '.join(ops)}")

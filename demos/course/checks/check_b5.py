@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from stack.demos.course.answers import ask, equal
+from stack.demos.course.answers import Wrong, ask, equal, lines_run
+
+DOUBLINGS = 12
 
 
 def _param(student: Any, *shape: int, name: str = "x") -> Any:
@@ -43,6 +45,13 @@ def check_no_op(student: Any) -> None:
         found = question.answer(expected)
         if found is not (x if applies else None):
             raise question.wrong(expected, "None" if found is None else f"a node {found.op}")
+    flags = student.make("ge", x, x)
+    one = student.const(1.0)
+    for text, args in (("x >= x, 1.0", (flags, one)), ("1.0, x >= x", (one, flags))):
+        node = student.make("mul", *args)
+        question = ask(lambda n=node: student.no_op(n), given=f"no_op at mul({text})")
+        if question.answer("None") is not None:
+            raise question.wrong("None: the product is f32", f"{flags.op}, which is bool")
 
 
 def check_transposes(student: Any) -> None:
@@ -88,6 +97,9 @@ def check_operand(student: Any) -> None:
         after = question.answer("a dot of x and w")
         if after is None or after.op != "dot" or after.args != (x, w):
             raise question.wrong("a dot of x and w", getattr(after, "op", None))
+        given = f"transposed_operand at dot {after['rule']!r} without a transpose"
+        if ask(lambda n=after: student.transposed_operand(n), given=given).answer("None"):
+            raise Wrong(given, "None", "a node, so that rewrite never ends")
         arrays = [rng.standard_normal(s) for s in shapes]
         wanted, found = (
             student.Func("f", (x, w), (node,)).interpret(*arrays)[0] for node in (before, after)
@@ -100,7 +112,8 @@ def check_rewrite(student: Any) -> None:
     """rewrite applies rules until none matches, keeps lines, and logs each rewrite
 
     Hint: a rule gets a node whose operands are rewritten already. What it returns may match another
-    rule: visit it. Keep source=node.source when you make a node again.
+    rule: visit it. Keep source=node.source when you make a node again. Store what each node became,
+    since a node may have several readers.
     """
     x = _param(student, 3)
     node = x
@@ -128,7 +141,44 @@ def check_rewrite(student: Any) -> None:
         student, student.rewrite(merged, [student.transposes]).results[0], (matrix,)
     )
     ask(call, given="ops of x.T.T: merged, then removed").equals([])
+    _check_shared(student)
     plus = student.make("add", x, student.const(0.0))
     other = student.Func("g", (x,), (plus,))
-    ask(lambda: _ops(student, student.rewrite(other, rules).results[0], (x,)),
-        given="ops of x + 0.0, which no rule matches").equals(["add"])  # fmt: skip
+    call = lambda: _ops(student, student.rewrite(other, rules).results[0], (x,))
+    ask(call, given="ops of x + 0.0, which no rule matches").equals(["add"])
+
+
+def _check_shared(student: Any) -> None:
+    """All results are rewritten, with their attributes and what a rule returns; each node once."""
+    x = _param(student, 2, 3)
+    neg = lambda node: student.make("neg", node)
+    total = student.make("reduce", student.make("exp", neg(neg(x))), axes=(1,), kind="sum")
+    func = student.Func("f", (x,), (neg(neg(x)), total))
+    question = ask(
+        lambda: student.rewrite(func, [student.double_negation]), given="-(-x) and sum(exp(-(-x)))"
+    )
+    after = question.answer("x and sum(exp(x))")
+    if [n.op for n in after.nodes] != ["exp", "reduce"] or after.results[0] is not x:
+        raise question.wrong("ops ['exp', 'reduce']", [n.op for n in after.nodes])
+    if after.results[1].attrs != total.attrs:
+        raise question.wrong(f"attributes {total.attrs} of the sum", str(after.results[1].attrs))
+
+    def tanh_of_negations(node: Any) -> Any:
+        return student.make("tanh", neg(neg(node.args[0]))) if node.op == "exp" else None
+
+    made = student.Func("g", (x,), (student.make("exp", x),))
+    rules = [tanh_of_negations, student.double_negation]
+    given = "exp(x), rules that make tanh(-(-x)) of it, and x of -(-x)"
+    call = lambda: [n.op for n in student.rewrite(made, rules).nodes]
+    ask(call, given=given).equals(["tanh"])
+    node = x
+    for _ in range(DOUBLINGS):
+        node = student.make("add", node, node)
+    doubled = student.Func("h", (x,), (node,))
+    question = ask(
+        lambda: student.rewrite(doubled, [student.no_op]),
+        given=f"rewrite of {DOUBLINGS} additions y = y + y",
+    )
+    _, lines = lines_run(student.make, lambda: question.answer("each node visited once"))
+    if lines > 200 * DOUBLINGS:
+        raise question.wrong("each node visited once", f"{lines} lines of Python executed")

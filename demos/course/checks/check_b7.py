@@ -57,6 +57,10 @@ def check_legal(student: Any) -> None:
          lambda x: (exp(x.T), student.tanh(x.T)), [(2, 3)], "transpose", "exp", True),
         ("exp into the broadcast of exp(y)", lambda x, y: x + exp(y), [(2, 3), (3,)],
          "exp", "broadcast", False),
+        ("exp into exp(x) + exp(x)", lambda x: exp(x) + exp(x), [(3,)], "exp", "add", True),
+        ("exp into x @ exp(w)", lambda x, w: x @ exp(w), [(1, 3), (3, 5)], "exp", "dot", True),
+        ("exp into x @ exp(w) of two rows", lambda x, w: x @ exp(w), [(2, 3), (3, 1)],
+         "exp", "dot", False),
         ("exp into exp(x) @ exp(x)", lambda x: exp(x) @ exp(x), [(3, 3)], "exp", "dot", False),
     ):  # fmt: skip
         func = _trace(student, fn, *shapes)

@@ -22,9 +22,12 @@ def check_offset(student: Any) -> None:
         text = question.answer("a C expression")
         for index in itertools.product(*map(range, shape)):
             wanted = int(np.ravel_multi_index(index, shape)) if shape else 0
-            found = eval(text, dict(zip(names, index, strict=True)))  # digits, names, + and *
+            try:
+                found = eval(text, dict(zip(names, index, strict=True)))  # digits, names, + and *
+            except (SyntaxError, TypeError, NameError) as error:
+                found = f"no number: {error}"
             if found != wanted:
-                raise question.wrong(f"{wanted} at index {index}", f"{text}, which is {found}")
+                raise question.wrong(f"{wanted} at index {index}", f"{text!r}, which is {found}")
 
 
 def _run(compiled: Any, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
@@ -78,6 +81,8 @@ def check_elementwise(student: Any) -> None:
     _traced(student, lambda x: student.exp(x) * 2 + 1, [(4, 3)], "exp(x) * 2 + 1")
     _traced(student, lambda x, y: x.T - y, [(4, 3), (3, 4)], "x.T - y")
     _traced(student, lambda x, y: x / y, [(4, 3), (3,)], "x / y of shapes (4, 3) and (3,)")
+    outer = lambda x, y: student.dot("m, n -> m n", x, y)
+    _traced(student, outer, [(4,), (3,)], "dot('m, n -> m n', x, y)")
 
 
 def check_reductions(student: Any) -> None:

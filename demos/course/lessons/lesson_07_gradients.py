@@ -66,7 +66,8 @@ if has("torch"):
         return (hidden * hidden).sum()
 
     args = (torch.randn(64, 128), torch.randn(128, 256))
-    found = train_runs(ExampleCall("step_loss", step_loss, args, "torch"), Settings())
+    settings = Settings("mlir", machine="avx2")  # graphs for a named machine, which are not run
+    found = train_runs(ExampleCall("step_loss", step_loss, args, "torch"), settings)
     for note in found["joint"].records[-1].notes:
         print(note)
     print(found["joint"].records[-1].text[:2600])

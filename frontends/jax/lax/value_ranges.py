@@ -8,10 +8,10 @@ import numpy as np
 
 from stack.frontends.jax.lax.lowering import Site
 from stack.ir.dim import Dim, Expr, bounds
+from stack.ir.integers import COMBINED, Range, combine
 from stack.ir.node import Node
 from stack.ir.types import DType
 
-Range = tuple[int, int]
 _DEPTH = 24
 
 
@@ -57,28 +57,12 @@ def _range(node: Node, depth: int, seen: dict[Node, Range]) -> Range | None:
             choices = {(1, 1): node.args[1:2], (0, 0): node.args[2:]}.get(taken, node.args[1:])
         parts = [_bounded(a, depth, seen) for a in choices]
         return min(p[0] for p in parts), max(p[1] for p in parts)
-    if node.op in _COMBINE and all(a.dtype.kind in "iub" for a in node.args):
-        return _COMBINE[node.op](*(_bounded(a, depth, seen) for a in node.args))
-    return None
-
-
-def _product(x: Range, y: Range) -> Range:
-    corners = [a * b for a in x for b in y]
-    return min(corners), max(corners)
-
-
-def _remainder(x: Range, y: Range) -> Range | None:
-    if y[0] <= 0:
+    if node.op not in (*_COMBINE, *COMBINED) or any(a.dtype.kind not in "iub" for a in node.args):
         return None
-    return (0 if x[0] >= 0 else max(x[0], 1 - y[1])), min(max(x[1], 0), y[1] - 1)
-
-
-def _quotient(x: Range, y: Range) -> Range | None:
-    return (x[0] // y[1], x[1] // y[0]) if x[0] >= 0 and y[0] > 0 else None
-
-
-def _masked(x: Range, y: Range) -> Range | None:
-    return (0, min(x[1], y[1])) if x[0] >= 0 and y[0] >= 0 else None
+    parts = [_bounded(a, depth, seen) for a in node.args]
+    if node.op in _COMBINE:
+        return _COMBINE[node.op](*parts)
+    return combine(node.op, *parts)
 
 
 def _less(x: Range, y: Range) -> Range:
@@ -93,15 +77,8 @@ def _not(x: Range) -> Range:
     return 1 - x[1], 1 - x[0]
 
 
-_COMBINE: dict[str, Callable[..., Range | None]] = {
-    "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
-    "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
-    "mul": _product,
-    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
-    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
-    "rem": _remainder,
-    "div": _quotient,
-    "and": _masked,
+# beside the ops that `combine` knows
+_COMBINE: dict[str, Callable[..., Range]] = {
     "lt": _less,
     "gt": lambda x, y: _less(y, x),
     "le": lambda x, y: _not(_less(y, x)),

@@ -7,7 +7,6 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
 from stack.errors import StackError
 from stack.frameworks.torch_private import dynamo_error, pytree
@@ -20,14 +19,13 @@ from stack.frontends.torch.program.calls import (
     Finish,
     Template,
     TorchCaptured,
-    check_text,
     program_name,
 )
 from stack.frontends.torch.tensors.arrays import check_results, device_of, dtype_of
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager
 from stack.frontends.torch.tracing.notes import Notes, graph_notes
-from stack.frontends.torch.tracing.tracer import Traced, functional_graph
+from stack.frontends.torch.tracing.tracer import Functional, Traced, functional_graph
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.func import Func
@@ -46,8 +44,7 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
         raise_explained(error, fn, args, {})
     raise_refusals(traced.graph, lambda: traced.inputs(args))
     lay_out_as_eager(traced.graph, lambda: traced.inputs(args))
-    graph, signature = functional_graph(traced)
-    return _Assembly(fn, args, arguments, traced, graph, signature).captured()
+    return _Assembly(fn, args, arguments, traced, functional_graph(traced, args)).captured()
 
 
 def _traceable(fn: Any) -> Any:
@@ -84,34 +81,28 @@ class _Assembly:
 
     def __init__(
         self, fn: Any, args: tuple[Any, ...], arguments: Arguments, traced: Traced,
-        graph: GraphModule, signature: Any,
+        made: Functional,
     ) -> None:  # fmt: skip
-        self.fn, self.args, self.arguments = fn, args, arguments
-        self.traced, self.graph, self.signature = traced, graph, signature
-        self.lifted = [traced.graph.get_parameter(n) for n in signature.parameters]
-        self.lifted += [traced.graph.get_buffer(n) for n in signature.buffers]
-        self.given = [*self.lifted, *traced.inputs(args)]
-        self.holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        self.fn, self.args, self.arguments, self.traced = fn, args, arguments, traced
+        self.made, self.graph, self.given = made, made.graph, made.inputs
+        self.holders = made.graph.graph.find_nodes(op="placeholder")
         if len(self.holders) != len(self.given):
             raise StackError(f"{len(self.given)} inputs were traced as {len(self.holders)}")
 
     def captured(self) -> Captured:
         self._place()
         imported = import_graph(self.graph, program_name(self.fn), self.param_names, self.order)
-        self.func, bound = self._with_unused(imported)
+        func, bound = self._with_unused(imported)
         loose = [e for e in imported.sizes.values() if isinstance(e, Expr)]
-        known = {lone_symbol(d) for p in self.func.params for d in p.shape}
         for size in loose:
-            if lone_symbol(size) not in known:
+            if not any(lone_symbol(d) == lone_symbol(size) for p in func.params for d in p.shape):
                 raise StackError(f"the size {size} comes from a number, not from a tensor's shape")
-        call = Call(self.arguments, self.func, len(bound), imported.checks, imported.symbols)
-        finish = Finish(
-            call, self._template(imported), self._writes(imported, bound), imported.promises
-        )
+        call = Call(self.arguments, func, len(bound), imported.checks, imported.symbols)
+        finish = Finish(call, self._template(imported), self._writes(imported), imported.promises)
         device = device_of([*bound, *self.given, *self.arguments.tensors])
         check_results(self.graph.graph.output_node().args[0], device)  # pyright: ignore
         return TorchCaptured(
-            func=self.func,
+            func=func,
             text=lambda: self.graph.print_readable(print_output=False, colored=False),
             bound=bound,
             flatten=call,
@@ -129,7 +120,10 @@ class _Assembly:
         Also their names, and for those that are arguments the number of the argument.
         """
         leaf = {id(t): i for i, t in enumerate(self.arguments.tensors)}
-        named = _weight_names(self.traced.root)
+        root = self.traced.root
+        is_module = isinstance(root, torch.nn.Module)
+        pairs = [*root.named_parameters(), *root.named_buffers()] if is_module else []
+        named = {id(weight): name for name, weight in pairs}
         self.leaf_of: dict[int, int] = {}
         self.param_names: dict[str, str] = {}
         bound: list[int] = []
@@ -140,17 +134,10 @@ class _Assembly:
                 self.param_names[holder.name] = argument_names[leaf[id(value)]]
             else:
                 bound.append(i)
-                source = self._source_name(i)
-                self.param_names[holder.name] = named.get(id(value), source)
-        rank = {id(w): n for n, w in enumerate(_weights(self.traced.root))}
+                self.param_names[holder.name] = named.get(id(value), self.made.names[i])
+        rank = {weight: n for n, weight in enumerate(named)}
         bound.sort(key=lambda i: rank.get(id(self.given[i]), len(rank)))
         self.order = [*bound, *sorted(self.leaf_of, key=self.leaf_of.__getitem__)]
-
-    def _source_name(self, position: int) -> str:
-        place = position - len(self.lifted)
-        if place < 0:
-            return (*self.signature.parameters, *self.signature.buffers)[position]
-        return self.traced.holders[place].name.removeprefix("l_").strip("_")
 
     def _with_unused(self, imported: Imported) -> tuple[Func, list[torch.Tensor]]:
         """Returns the function with a parameter for every tensor argument, and bound tensors."""
@@ -178,26 +165,17 @@ class _Assembly:
 
     # ---- results
 
-    def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
+    def _writes(self, imported: Imported) -> list[tuple[int, Any]]:
         """Returns pairs (result, target): which result is copied to which input after a call.
 
         `result` is a number among the results; a target is a bound tensor or an argument's number.
         """
-        sig = self.signature
-        targets = [*sig.buffers_to_mutate.values(), *sig.parameters_to_mutate.values()]
-        places: list[Any] = [self.traced.graph.get_buffer(n) for n in targets]
-        names = [n.name for n in self.holders]
-        for holder in sig.user_inputs_to_mutate.values():
-            position = names.index(holder)
-            leaf = self.leaf_of.get(position)
-            places.append(self.given[position] if leaf is None else leaf)
+        targets = [self.leaf_of.get(i, self.given[i]) for i in self.made.written]
         numbers = _result_numbers(imported.outputs)
-        return [(n, place) for n, place in zip(numbers, places) if n is not None]
+        return [(n, target) for n, target in zip(numbers, targets) if n is not None]
 
     def _template(self, imported: Imported) -> Template:
-        sig = self.signature
-        skip = len(sig.buffers_to_mutate) + len(sig.parameters_to_mutate)
-        skip += len(sig.user_inputs_to_mutate)
+        skip = len(self.made.written)
         outputs = imported.outputs[skip:]
         numbers = _result_numbers(imported.outputs)[skip:]
         marks = [torch.empty(0) for _ in outputs]
@@ -224,18 +202,10 @@ class _Assembly:
 
     def _notes(self, imported: Imported) -> Notes:
         notes = graph_notes(self.traced.output)
-        if imported.why:
-            rows = [f"{op}: {why}" for op, why in sorted(imported.why.items())]
-            notes["fallbacks"] = "\n".join(rows)
-        if imported.promises:
-            notes["checked after a run"] = "\n".join(p.text for p in imported.promises)
-        arguments = {self.holders[i].name for i in self.leaf_of}
-        changed = [n for n in self.signature.user_inputs_to_mutate.values() if n not in arguments]
-        written = [*self.signature.buffers_to_mutate.values(), *map(self.param_names.get, changed)]
+        notes |= imported.notes()
+        written = [self.holders[i].name for i in self.made.written if i not in self.leaf_of]
         if written:
-            notes["written buffers"] = "\n".join(map(str, written))
-        if imported.checks:
-            notes["checked indices"] = "\n".join(map(check_text, imported.checks))
+            notes["written buffers"] = "\n".join(self.param_names[name] for name in written)
         return notes
 
 
@@ -247,16 +217,3 @@ def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
         numbers.append(count if isinstance(value, Node) else None)
         count += isinstance(value, Node)
     return numbers
-
-
-def _weights(root: Any) -> list[torch.Tensor]:
-    if not isinstance(root, torch.nn.Module):
-        return []
-    return [*root.parameters(), *root.buffers()]
-
-
-def _weight_names(root: Any) -> dict[int, str]:
-    if not isinstance(root, torch.nn.Module):
-        return {}
-    pairs = [*root.named_parameters(), *root.named_buffers()]
-    return {id(tensor): name for name, tensor in pairs}

@@ -32,16 +32,16 @@ from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch.importer.source_lines import source_line, variable_name
 from stack.frontends.torch.program.argument_overlap import guarded
-from stack.frontends.torch.program.calls import TorchCaptured, check_text, program_name
+from stack.frontends.torch.program.calls import TorchCaptured, program_name
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
 from stack.frontends.torch.tensors.arrays import check_results, device_of
 from stack.frontends.torch.tensors.precision import guard_precision
 from stack.frontends.torch.tracing.aot_autograd import aot_compiled
-from stack.frontends.torch.tracing.forward_trace import plain_graph
 from stack.frontends.torch.tracing.identity_guards import guard_identity
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager
 from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
+from stack.frontends.torch.tracing.recorder import is_own, recorded
 from stack.frontends.torch.tracing.tangents import takes_tangents
 from stack.frontends.torch.tracing.tracer import decompositions, plain_tracing
 from stack.frontends.torch.training.delayed_gradients import Late, is_late, repeats, takes_gradients
@@ -132,11 +132,12 @@ def _compiled(
     if not has_gradients or (whole and is_late(gm, example_inputs)):
         without = torch.no_grad() if has_gradients else nullcontext()
         with phase("trace"), plain_tracing(), held_back(), without:
-            graph = plain_graph(gm, example_inputs, decompositions())
-            if graph is not None and not has_gradients:
-                return maker.called(graph)
-            if graph is not None and repeats(graph):
-                return maker.called_late(graph, compiler)
+            found = recorded(gm, decompositions())
+            if found is not None and is_own(found):
+                if not has_gradients:
+                    return maker.called(found.graph)
+                if repeats(found.graph):
+                    return maker.called_late(found.graph, compiler)
     with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
         lone = maker.lone
@@ -243,12 +244,7 @@ class _Maker:
         notes = Notes(self.notes)
         if role != "backward":
             _PENDING.append(notes)
-        if imported.why:
-            notes["fallbacks"] = "\n".join(f"{k}: {v}" for k, v in sorted(imported.why.items()))
-        if imported.checks:
-            notes["checked indices"] = "\n".join(map(check_text, imported.checks))
-        if imported.promises:
-            notes["checked after a run"] = "\n".join(p.text for p in imported.promises)
+        notes |= imported.notes()
         captured = TorchCaptured(
             func=imported.func, bound=(), flatten=lambda *a: list(a), unflatten=lambda r: r,
             original=_not_callable, args=(), notes=notes, device=self.device,

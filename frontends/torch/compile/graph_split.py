@@ -28,7 +28,7 @@ Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 _REASON = "its size or number depends on data, so torch runs it"
 _HINT = "an input or result depends on data; without strict, torch runs them as fallbacks"
-_COUNTS = ("ops", "native", "library", "hosted", "fallback")
+_COUNTS = ("ops", "native", "library", "hosted", "python", "fallback", "loop_steps")
 
 
 def compiled_in_parts(

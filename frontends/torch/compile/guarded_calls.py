@@ -21,21 +21,18 @@ from stack.frameworks import torch_private as private
 from stack.frontends.torch.compile.cache_entries import Entries
 from stack.frontends.torch.compile.dynamo_backend import compile_graph
 from stack.frontends.torch.compile.graph_split import Parts
-from stack.frontends.torch.decompositions.recurrent_layers import in_scans
 from stack.frontends.torch.importer.errors import raise_explained
 from stack.frontends.torch.program.compiled_graph import Prepared, preparing
-from stack.frontends.torch.tracing.global_scopes import nameless
 from stack.frontends.torch.tracing.tangents import in_dual_level
-from stack.frontends.torch.tracing.tracer import LEAN, one_at_a_time, quiet_fakes
+from stack.frontends.torch.tracing.tracer import capturing
 from stack.run.recapture import MANY_CHANGES, mismatch
 from stack.run.rejected_arguments import raise_as_eager
 
-# Dynamo's settings for our captures. By default Dynamo skips guards on module hooks, does not trace
-# recurrent modules, and limits the number of graphs per program.
 _is_traced = torch.compiler.is_dynamo_compiling
+# Dynamo's settings for captures of calls. By default Dynamo skips guards on module hooks, and it
+# limits the number of graphs per program.
 _SETTINGS = {
     "skip_nnmodule_hook_guards": False,
-    "allow_rnn": True,
     "recompile_limit": 1 << 20,
     "accumulated_recompile_limit": 1 << 20,
 }
@@ -58,7 +55,7 @@ class TorchCalls:
         self.changes = 0
         self._here = threading.local()  # `opened`: contexts to close when the call ends
         # not by the parameter `dynamic` of optimize: that sets it around every call, at 10 us each
-        self._settings = {**_SETTINGS, **LEAN, **(_DYNAMIC if dynamic else _STATIC)}
+        self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
         traced = traceable(fn)
         self._call = private.optimized(traced, self._compile, self._failed)
         self._entries = Entries(traced)
@@ -120,11 +117,10 @@ class TorchCalls:
         settings = ExitStack()
         opened.append(settings)
         settings.enter_context(held_back())
-        settings.enter_context(one_at_a_time())  # Dynamo's settings are shared by all threads
-        settings.enter_context(private.dynamo_settings(self._settings))
-        settings.enter_context(nameless(self.fn))
-        settings.enter_context(in_scans())
-        settings.enter_context(quiet_fakes())
+        settings.enter_context(
+            private.compile_lock()
+        )  # Dynamo's settings are shared by all threads
+        settings.enter_context(capturing(self.fn, self._settings))
 
     # ---- what Dynamo calls
 

@@ -29,19 +29,14 @@ WRITTEN = (
 def write_out(graph: GraphModule) -> None:
     """Replace the functions in `WRITTEN` in a graph that Dynamo captured, and in nested graphs."""
     for module in graph.modules():
-        if isinstance(module, GraphModule):
-            _write_out(module)
-
-
-def _write_out(module: GraphModule) -> None:
-    calls = [
-        (node, written)
-        for function, written in WRITTEN.items()
-        for node in module.graph.find_nodes(
-            op="call_method" if isinstance(function, str) else "call_function", target=function
-        )
-    ]
-    for node, written in calls:
-        node.op, node.target = "call_function", written
-    if calls:
-        module.recompile()
+        if not isinstance(module, GraphModule):
+            continue
+        calls = [
+            n
+            for n in module.graph.nodes
+            if n.op in ("call_function", "call_method") and n.target in WRITTEN
+        ]
+        for node in calls:
+            node.op, node.target = "call_function", WRITTEN[node.target]
+        if calls:
+            module.recompile()

@@ -20,7 +20,7 @@ from stack.errors import StackError
 from stack.frontends.torch.distributed.rank_compute import Compute, compute_of
 from stack.frontends.torch.replay.elementwise_ops import Tensor
 from stack.frontends.torch.replay.space import TorchSpace
-from stack.run.pipeline import ChunkProgram, Work
+from stack.sim.pipeline import ChunkProgram, Work
 
 Place = tuple[str, int]
 Message = tuple[str, int]  # the name of a value, and its microbatch

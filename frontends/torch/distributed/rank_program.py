@@ -20,7 +20,7 @@ from stack.ir.func import Func
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_ops import is_place
 from stack.ir.node import Node
-from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
+from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of
 
 
 @dataclass

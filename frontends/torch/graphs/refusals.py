@@ -53,9 +53,7 @@ def raise_refusals(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> No
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(getattr(n.target, "__name__", "") == "_enter_autocast" for n in calls):
         return  # autocast changes the element types of calls inside
-    with in_eager():
-        is_refused = any([_is_refused(n) for n in calls])
-    if is_refused:
+    if any([_is_refused(n) for n in calls]):
         run_in_eager(gm, examples())
 
 
@@ -75,8 +73,9 @@ def _is_refused(node: Node) -> bool:
     small = [_small(x, most) if isinstance(x, torch.Tensor) else x for x in leaves]
     key = node.op, node.target, str(spec), tuple((type(x), repr(x)) for x in small)
     if key not in _REFUSED:
-        is_refused = not any(_takes(node, spec, small, "cpu", fill) for fill in _FILLS)
-        _REFUSED[key] = is_refused and _takes(node, spec, small, "meta", 0)
+        with in_eager():
+            is_refused = not any(_takes(node, spec, small, "cpu", fill) for fill in _FILLS)
+            _REFUSED[key] = is_refused and _takes(node, spec, small, "meta", 0)
     return _REFUSED[key]
 
 

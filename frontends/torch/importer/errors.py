@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -33,19 +32,12 @@ _BRANCH = re.compile(r"data-dependent expression (.+?) \(unhinted")
 _MOST = 6  # maximum number of lines of a Dynamo message
 
 
-@contextmanager
-def naming_ops(gm: GraphModule) -> Iterator[None]:
-    """Context that replaces errors of an import by the data-dependent ops that cause them.
-
-    Raises UnsupportedOp instead of an error about an unknown size.
-    """
-    try:
-        yield
-    except StackError as error:
-        found = sized_by_data(gm)
-        if not found:
-            raise
-        raise UnsupportedOp(found, f"its result depends on data; {PARTS}") from error
+def raise_with_ops(error: StackError, gm: GraphModule) -> NoReturn:
+    """Raises the error of an import; if data-dependent ops caused it, UnsupportedOp with these."""
+    found = sized_by_data(gm)
+    if not found:
+        raise error
+    raise UnsupportedOp(found, f"its result depends on data; {PARTS}") from error
 
 
 def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:

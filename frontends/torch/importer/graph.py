@@ -29,7 +29,7 @@ from stack.frontends.torch.importer.calls import Calls
 from stack.frontends.torch.importer.complex_arguments import is_input_in_pairs
 from stack.frontends.torch.importer.control_flow import CONTROL
 from stack.frontends.torch.importer.dims import Sizes, float_value, is_size, truth_value
-from stack.frontends.torch.importer.errors import naming_ops
+from stack.frontends.torch.importer.errors import raise_with_ops
 from stack.frontends.torch.importer.source_lines import source_line
 from stack.frontends.torch.importer.strided_arguments import Apart, apart
 from stack.frontends.torch.importer.variable_names import variable_names
@@ -78,6 +78,22 @@ class Imported:
     why: dict[str, str] = field(default_factory=dict)
     promises: list[Promise] = field(default_factory=list)
 
+    def notes(self) -> dict[str, str]:
+        """Returns notes for the record: opaque ops, and what calls check."""
+        found = {
+            "fallbacks": [f"{op}: {why}" for op, why in sorted(self.why.items())],
+            "checked indices": list(map(_check_text, self.checks)),
+            "checked after a run": [p.text for p in self.promises],
+        }
+        return {title: "\n".join(lines) for title, lines in found.items() if lines}
+
+
+def _check_text(check: IndexCheck) -> str:
+    """Returns the text of an index check: the op, the parameter, and the bounds of its values."""
+    besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
+    name = check.param.attrs["name"]
+    return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
+
 
 def import_graph(
     gm: GraphModule,
@@ -96,8 +112,10 @@ def import_graph(
         border: memory layouts of arguments and results; the results are then its fresh values.
             Default: parameters and results have the shapes of the graph.
     """
-    with naming_ops(gm):
+    try:
         return _Importer(gm, param_names or {}, trusted, border).run(name, order)
+    except StackError as error:
+        raise_with_ops(error, gm)
 
 
 def import_values(
@@ -107,11 +125,13 @@ def import_values(
 
     Returns the function, a map of nodes to IR values, and for each opaque op the reason.
     """
-    with naming_ops(gm):
+    try:
         importer = _Importer(gm, param_names, True, None)
         params = importer.values()
-        results = [importer.env[n] for n in wanted]
-        return importer.b.func(name, params, results), importer.env, importer.why
+    except StackError as error:
+        raise_with_ops(error, gm)
+    results = [importer.env[n] for n in wanted]
+    return importer.b.func(name, params, results), importer.env, importer.why
 
 
 class _Importer(Calls):
@@ -300,7 +320,7 @@ class _Importer(Calls):
         self.b.loc = source_line(node)
         if node.target in _STRIDED and not is_complex(value):
             return self._strided(node)
-        if is_input_in_pairs(node) and self.border is not None:
+        if self.border is not None and is_input_in_pairs(node):
             hint = self.param_names.get(storage_root(node).name, node.name)
             name = unique_name(hint, self.names, self.counts)
             self.views[node] = param(name, self._want(value))

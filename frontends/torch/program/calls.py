@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stack.errors import StackError
 from stack.frameworks.torch_private import pytree
 from stack.frontends.torch.aten.lowering import IndexCheck, Promise
 from stack.frontends.torch.importer.dims import Sizes
@@ -209,13 +210,6 @@ def check_tensor(p: Node, tensor: torch.Tensor) -> None:
         raise ValueError(f"argument {name!r} is {p.type}, got shape {shape}")
 
 
-def check_text(check: IndexCheck) -> str:
-    """Returns the text of an index check: the op, the parameter, and the bounds of its values."""
-    besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
-    name = check.param.attrs["name"]
-    return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
-
-
 _ERRORS: dict[str, type[Exception]] = {
     "IndexError": IndexError,
     "RuntimeError": RuntimeError,
@@ -268,3 +262,20 @@ class Finish:
                 target.copy_(results[number])
         uses_arguments = any(kind == "argument" for kind, _ in self.template.parts)
         return self.template.fill(results, self.call.last if uses_arguments else ())
+
+    def results(self, out: Any, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the results of the program from what the user's callable returned: the inverse of
+        a call. Conditions hold, since the callable did not raise.
+
+        Raises StackError for a program that writes to a weight, which differs in the next call.
+        """
+        leaves = zip(self.template.parts, pytree.tree_leaves(out), strict=True)
+        found = {number: leaf for (kind, number), leaf in leaves if kind == "result"}
+        for number, place in self.writes:
+            if not isinstance(place, int):
+                raise StackError("the program writes to its weights, so no two calls are equal")
+            found[number] = arguments[place]
+        return [
+            *map(found.__getitem__, sorted(found)),
+            *(torch.tensor(True) for _ in self.promises),
+        ]

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from stack.frameworks.torch_private import decompositions
+from stack.frameworks.torch_private import decompositions, memory_id
 from stack.frontends.torch.graphs.eager_run import run_in_eager
 from stack.frontends.torch.importer.border import inverse, physical_order
-from stack.frontends.torch.tracing.call_keys import memory_of
 
 aten = torch.ops.aten
 _BY_STRIDES = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"})
@@ -62,7 +61,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
 def _written_memories(gm: GraphModule) -> set[int]:
     """Returns the ids of the memories that the graph writes to."""
     values = [value for node in gm.graph.nodes if (value := _strided(node)) is not None]
-    return {memory_of(value) for value in values if value._version}
+    return {memory_id(value) for value in values if value._version}
 
 
 def _strided(node: Node) -> torch.Tensor | None:
@@ -79,7 +78,7 @@ def _owner(view: Node, memory: int) -> Node:
     """
     while view.op != "placeholder":
         read = [(node, _strided(node)) for node in view.all_input_nodes]
-        shared = [node for node, it in read if it is not None and memory_of(it) == memory]
+        shared = [node for node, it in read if it is not None and memory_id(it) == memory]
         if not shared:
             return view
         view = shared[0]
@@ -92,9 +91,9 @@ def _read_whole(node: Node, written: set[int]) -> None:
     if getattr(node.target, "__name__", node.target) != "as_strided" or not isinstance(view, Node):
         return
     value: Any = _strided(view)
-    if value is None or memory_of(value) not in written:
+    if value is None or memory_id(value) not in written:
         return
-    root = _owner(view, memory_of(value))
+    root = _owner(view, memory_id(value))
     if root is view or root.meta["example_value"].dtype is not value.dtype:
         return
     names = ("size", "stride", "storage_offset")

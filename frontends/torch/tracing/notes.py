@@ -40,9 +40,9 @@ def graph_notes(output: Any) -> Notes:
     captured = output.graph_capture_output
     guards = getattr(captured.output_graph, "guards", None)
     if guards:
-        notes["guards"] = _later(lambda: guards_text(guards))
+        notes["guards"] = lambda: guards_text(guards)
     bytecode = captured.bytecode
-    notes["decompiled"] = _later(lambda: decompiled(bytecode))
+    notes["decompiled"] = lambda: decompiled(bytecode)
     return notes
 
 
@@ -63,10 +63,6 @@ def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
         place = place_of(getattr(each, "user_stack", ()))
         told[f"{place}: {why}" if place else why] = None
     return list(told)
-
-
-def _later(make: Callable[[], str]) -> Callable[[], str]:
-    return make
 
 
 def guards_text(guards: Any) -> str:

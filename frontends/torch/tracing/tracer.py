@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,7 @@ from stack.frontends.torch.tensors import random_ops
 from stack.frontends.torch.tensors.random_ops import draws_as_eager
 from stack.frontends.torch.tracing import layouts
 from stack.frontends.torch.tracing.global_scopes import nameless
+from stack.frontends.torch.tracing.recorder import recorded
 
 # It has no result, but is not dead code: it raises.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
@@ -84,14 +86,18 @@ def plain_tracing() -> Iterator[None]:
 
 # ---- tracing
 
-# Dynamo settings that not every release has: no garbage collection after each capture, and no
-# profiler marks in the generated code, which take as long as the rest of it.
-LEAN = {"run_gc_after_compile": False, "record_runtime_overhead": False}
-
-
-def one_at_a_time() -> Any:
-    """Returns torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
-    return private.compile_lock()
+# Dynamo's settings for all captures. Not every release has the first two: no garbage collection
+# after each capture, and no profiler marks in the generated code, which take as long as the rest of
+# it. By default Dynamo does not trace recurrent modules.
+_SETTINGS = {"run_gc_after_compile": False, "record_runtime_overhead": False, "allow_rnn": True}
+# Dynamo's settings for captures of one graph, without calls.
+_WHOLE = {
+    "replay_side_effects": False,
+    "side_effect_replay_policy": "silent",
+    "specialize_int": True,
+    "specialize_float": True,
+    "automatic_dynamic_shapes": False,
+}
 
 
 @contextmanager
@@ -106,32 +112,36 @@ def quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def quiet_fakes() -> AbstractContextManager[None]:
-    """Context that silences the logger of fake tensors."""
-    return quiet(private.FAKE_LOG)
-
-
 @contextmanager
-def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
-    settings = {
-        "replay_side_effects": False,
-        "side_effect_replay_policy": "silent",
-        "specialize_int": True,
-        "specialize_float": True,
-        "assume_static_by_default": not dynamic,
-        "automatic_dynamic_shapes": False,
-        "allow_rnn": True,
-    }
+def capturing(fn: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Context of every capture with Dynamo.
+
+    Args:
+        settings: Dynamo's settings, besides those that all captures need.
+    """
     with (
-        quiet_fakes(),
-        torch.no_grad(),
-        private.dynamo_settings({**settings, **LEAN}),
+        quiet(private.FAKE_LOG),
+        private.dynamo_settings({**_SETTINGS, **settings}),
         nameless(fn),
         in_scans(),
-        # sizes that are equal in the example may differ in later calls
-        private.duck_sizes(False),
     ):
         yield
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A graph of ATen ops without mutation.
+
+    Attributes:
+        inputs: the values of its placeholders: tensors that belong to the graph, then arguments.
+        names: the names of its placeholders.
+        written: the inputs that the first results are the new values of.
+    """
+
+    graph: GraphModule
+    inputs: Sequence[Any]
+    names: Sequence[str]
+    written: Sequence[int]
 
 
 class _Yield(Exception):
@@ -144,7 +154,9 @@ class Traced:
     def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
         self.fn = fn
         self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
-        with _capturing(fn, dynamic):
+        settings = {**_WHOLE, "assume_static_by_default": not dynamic}
+        # sizes that are equal in the example may differ in later calls
+        with capturing(fn, settings), torch.no_grad(), private.duck_sizes(False):
             self.output: Any = private.capture_whole(fn, args)
         if self.output.backend_input is None:
             raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
@@ -171,25 +183,29 @@ class Traced:
         """Returns the result of the user's function if its graph returns `outputs`."""
         return self._around(lambda *_: tuple(outputs), args)
 
-    @property
-    def holders(self) -> list[torch.fx.Node]:
-        return [n for n in self.graph.graph.nodes if n.op == "placeholder"]
 
-
-def functional_graph(traced: Traced) -> tuple[GraphModule, Any]:
+def functional_graph(traced: Traced, args: Sequence[Any]) -> Functional:
     """Traces the graph into ATen ops without mutation."""
-    given = traced.output.backend_input
-    assert given is not None
-    fakes = []
-    for node in traced.holders:
-        value = node.meta["example_value"]
-        node.meta["val"] = value
-        fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
-    without_inference_mode(traced.graph)
-    refuse_data_dependent(traced.graph)
-    write_out(traced.graph)
-    context = private.traced_in(given.fake_mode, given.tensor_to_context)
-    with torch.no_grad(), context, plain_tracing():
-        graph, signature = private.export_with_aot(traced.graph, fakes, decompositions())
-    assert isinstance(graph, GraphModule)
-    return graph, signature
+    gm, source = traced.graph, traced.output.backend_input
+    given = traced.inputs(args)
+    without_inference_mode(gm)
+    refuse_data_dependent(gm)
+    write_out(gm)
+    holders = gm.graph.find_nodes(op="placeholder")
+    names = [n.name.removeprefix("l_").strip("_") for n in holders]
+    with torch.no_grad(), plain_tracing():
+        found = recorded(gm, decompositions())
+        if found is not None:
+            return Functional(found.graph, given, names, found.written)
+        fakes = [n.meta["example_value"] for n in holders]
+        for node, value in zip(holders, fakes, strict=True):
+            node.meta["val"] = value
+        fakes = [x.detach() if isinstance(x, torch.Tensor) else x for x in fakes]
+        with private.traced_in(source.fake_mode, source.tensor_to_context):
+            graph, signature = private.export_with_aot(gm, fakes, decompositions())
+    own = {n: gm.get_parameter(n) for n in signature.parameters}
+    own |= {n: gm.get_buffer(n) for n in signature.buffers}
+    inputs = [*own, *signature.user_inputs]
+    changed = [*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()]
+    written = map(inputs.index, [*changed, *signature.user_inputs_to_mutate.values()])
+    return Functional(graph, [*own.values(), *given], [*own, *names], [*written])

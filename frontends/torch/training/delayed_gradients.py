@@ -18,7 +18,7 @@ from stack.frames import with_room
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.program.compiled_graph import Graph, boxed
 from stack.frontends.torch.tensors.random_ops import draws
-from stack.frontends.torch.tracing.tracer import one_at_a_time, plain_tracing
+from stack.frontends.torch.tracing.tracer import plain_tracing
 from stack.frontends.torch.training.saved_tensors import clones_input
 from stack.phases import phase
 
@@ -93,7 +93,7 @@ class Late:
         """Returns the callable with gradients, compiled by AOTAutograd at the first use."""
         if self.derived is None:
             with (
-                one_at_a_time(),
+                private.compile_lock(),
                 phase("trace"),
                 plain_tracing(),
                 held_back(),

@@ -34,12 +34,6 @@ def rotate(x: Any, signs: Array | None = None, np: Any = numpy) -> Any:
     return made.reshape(x.shape) * block**-0.5
 
 
-def incoherence(weight: Array) -> float:
-    """Returns the ratio of the largest absolute weight to the root mean square of all: 1 if all
-    have one absolute value."""
-    return float(numpy.abs(weight).max() / numpy.sqrt(numpy.mean(weight**2)))
-
-
 @calibrator("qgemm.hadamard")
 def hadamard(product: Product) -> Product:
     """Rotates both sides, with random signs, so that neither has outliers."""

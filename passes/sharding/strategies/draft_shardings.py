@@ -1,7 +1,7 @@
 """Shardings under construction: strategies add mesh axes to dims of values, one after another.
 
-The values of a training step are found by name, see `stack.run.step`. The updated parameter has the
-sharding of the parameter.
+The values of a training step are found by name, see `stack.passes.sharding.training_step`. The
+updated parameter has the sharding of the parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stack.ir.mesh import Axes, MeshAxis, parse_mesh
 from stack.ir.node import Block, Node, topological
 from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
 from stack.ir.types import Type
-from stack.run.step import GRADIENT, NEXT, STATE
+from stack.passes.sharding.training_step import GRADIENT, NEXT, STATE
 
 
 class DraftShardings:

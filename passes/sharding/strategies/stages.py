@@ -18,7 +18,7 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline, topological
 from stack.ir.traits import is_contraction, is_input, repeats
 from stack.rewrite.stream_candidates import streamed
-from stack.run.pipeline import ChunkProgram
+from stack.sim.pipeline import ChunkProgram
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage
 

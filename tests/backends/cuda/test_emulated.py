@@ -97,6 +97,7 @@ def test_every_rung_of_the_ladder(rung: str, rng: np.random.Generator, tmp_path:
     assert_near(found, einsum(rule, *arrays), "bf16")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("stages", "dtype"), [(1, "f16"), (3, "f16"), (3, "f32"), (3, "f64")])
 @pytest.mark.parametrize("rule", ["m k, n k -> m n", "k m, k n -> m n", "k m, n k -> m n"])
 def test_both_orders_of_both_operands(
@@ -134,6 +135,7 @@ def test_all_products(
     assert_near(found, einsum(rule, *arrays), dtype)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("build", "shapes"), EPILOGUES[::3], ids=lambda c: getattr(c, "__name__", None)
 )

@@ -104,6 +104,7 @@ func @main(%x: f32[8]) -> (f32[8]) at tensor {
         inspect_program(parse(text), {"target": TARGET, "cache": False})
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS[:12:2])
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 def test_products(rule: str, first: Shape, second: Shape, dtype: str) -> None:

@@ -15,6 +15,7 @@ from stream_variants import normal
 torch = pytest.importorskip("torch")
 
 
+@pytest.mark.every(2)
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize(
     ("size", "dtype"), [(40, "float32"), (4100, "float32"), (2056, "bfloat16")]

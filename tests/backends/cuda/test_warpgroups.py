@@ -56,6 +56,7 @@ CASES = [
 ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize(("rule", "schedule", "dtype"), CASES)
 def test_values(

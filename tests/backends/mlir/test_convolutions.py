@@ -61,6 +61,7 @@ def check(module: Any, shape: tuple[int, ...]) -> Any:
     return compiled
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -80,6 +81,7 @@ SHORT = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", SHORT)
 def test_short_numbers(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ def check(func: Func, *data: int) -> str:
     return "".join(str(k.text) for k in made.kernels)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("is_mirrored", [False, True])
 @pytest.mark.parametrize("op", ["lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("lanes", [1, 37, 64, 200])

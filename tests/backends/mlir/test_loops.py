@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stack.backends.mlir import loops
+import stack
+from stack.backends.mlir.control_flow import ControlFlow
 from stack.errors import StackError
+from stack.explore.dump import describe
+from stack.explore.provenance import explain
+from stack.explore.saved_run import load_run
 from stack.ir import Builder, param, parse, tensor
 from stack.ir.func import Func
 from stack.ir.node import Node
@@ -114,6 +119,7 @@ def inputs(rng: np.random.Generator) -> list[np.ndarray]:
     return [rng.normal(size=s).astype(np.float32) for s in ((4,), (4,), (STEPS, 4))]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("steps", [0, 1, 4, STEPS])
 @pytest.mark.parametrize("make", MAKES, ids=lambda m: m.__name__)
 def test_loops(make: Make, steps: int, rng: np.random.Generator) -> None:
@@ -146,18 +152,29 @@ def test_updates_are_in_place_where_nothing_else_needs_the_operand(make: Make) -
 
 
 def test_loops_of_kernels_are_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[loops.Loop] = []
-    init = loops.Loop.__init__
+    made: list[ControlFlow] = []
+    init = ControlFlow.__init__
 
-    def note(self: loops.Loop, *args: object) -> None:
+    def note(self: ControlFlow, *args: object) -> None:
         made.append(self)
         init(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loops.Loop, "__init__", note)
+    monkeypatch.setattr(ControlFlow, "__init__", note)
     compile_func(loop_of(put), "mlir", options=NO_CACHE)
     assert len(made) == 1
     compile_func(loop_of(library), "mlir", options=NO_CACHE)
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(("make", "steps"), [(put, 0), (library, 5)], ids=["put", "library"])
+def test_steps_that_python_runs_are_counted(make: Make, steps: int, tmp_path: Path) -> None:
+    run = stack.compile(loop_of(make), *inputs(np.random.default_rng()), options=NO_CACHE).run
+    saved = load_run(run.save(tmp_path / "run"))
+    note = f"Python runs {steps} steps in each iteration of its loops"
+    assert run.coverage["loop_steps"] == steps
+    assert run.coverage["python"] == int(steps > 0)
+    told = [reason.text for reason in explain(saved, "while")]
+    assert (note in describe(saved.manifest)) == (note in told) == (steps > 0)
 
 
 def test_a_loop_in_a_loop(rng: np.random.Generator) -> None:

@@ -115,6 +115,7 @@ def everyday() -> np.ndarray:
     return np.concatenate(parts).astype(np.float32)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "lanes, scalef", [(16, SCALEF), (64, SCALEF), (16, False), (8, SCALEF), (1, SCALEF)]
 )

@@ -68,6 +68,7 @@ def test_programs(seed: int) -> None:
     is_sound(compile_func(program.func, "mlir", options={"cache": False}), program)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(QUICK // 2))
 def test_torch_programs_and_their_gradients(seed: int) -> None:
     assert not wrong(seed, backward=False)

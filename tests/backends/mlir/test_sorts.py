@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweeps import every
 
 from stack.ir.builder import Builder, param
 from stack.ir.types import DTYPES, TensorType
@@ -35,9 +34,8 @@ def drawn(kind: str, shape: tuple[int, ...]) -> Any:
     return x.to(dtype)
 
 
-@pytest.mark.parametrize(
-    ("kind", "largest", "shaped"), every(5, product(KINDS, (False, True), SHAPES))
-)
+@pytest.mark.every(5)
+@pytest.mark.parametrize(("kind", "largest", "shaped"), product(KINDS, (False, True), SHAPES))
 def test_topk_keeps_the_order_of_equals(
     kind: str, largest: bool, shaped: tuple[Shape, int]
 ) -> None:
@@ -78,9 +76,10 @@ def test_unsigned_sorts(name: str, first: int | None) -> None:
     np.testing.assert_array_equal(got, np.sort(array, 1)[:, ::-1][:, :first])
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("kind", "descending", "threads", "shaped"),
-    every(5, product(KINDS, (False, True), (1, 2), LARGER)),
+    product(KINDS, (False, True), (1, 2), LARGER),
 )
 def test_equals_keep_their_order(
     kind: str, descending: bool, threads: int, shaped: tuple[Shape, int]
@@ -99,7 +98,8 @@ def test_equals_keep_their_order(
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("kind", "shaped"), every(5, product(KINDS, LARGER)))
+@pytest.mark.every(5)
+@pytest.mark.parametrize(("kind", "shaped"), product(KINDS, LARGER))
 def test_one_place_of_an_order_is_the_first_of_its_equals(
     kind: str, shaped: tuple[Shape, int]
 ) -> None:
@@ -116,7 +116,8 @@ def test_one_place_of_an_order_is_the_first_of_its_equals(
         torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(("kind", "shaped"), every(5, product(KINDS, SHAPES)))
+@pytest.mark.every(5)
+@pytest.mark.parametrize(("kind", "shaped"), product(KINDS, SHAPES))
 def test_medians(kind: str, shaped: tuple[Shape, int]) -> None:
     """A nan is the median, the first of several."""
     shape, axis = shaped

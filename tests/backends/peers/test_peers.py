@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from peer_cases import (
     PROGRAMS,
+    agree,
     assert_aligned,
     backend,
     block,
@@ -56,6 +57,38 @@ def test_eager_native(model: str, frontend: str) -> None:
     check(executable, case)
     assert all(line.startswith("models") for line in lines(executable))
     assert {k.kind for k in executable.kernels} == {"library"}
+
+
+def test_eager_native_of_nested_values_and_checked_indices() -> None:
+    """Results of the user are in a dict with other values; index checks are results of ours."""
+    torch = pytest.importorskip("torch")
+
+    def nested(batch: dict[str, Any], pair: tuple[Any, Any]) -> dict[str, Any]:
+        rows = torch.nn.functional.embedding(batch["ids"] + 1, pair[0])
+        total = rows.sum(-1)
+        return {"none": None, "same": pair[1], "total": total, "parts": [rows, (total, 3)]}
+
+    ids, table, x = torch.randint(0, 6, (5,)), torch.randn(7, 4), torch.randn(2)
+    case = case_of(nested, ({"ids": ids, "scale": 2.0}, (table, x)), "torch")
+    results = case.func.results
+    assert len(results) == 3  # rows, total, and that all indices are in the table
+    check(native("eager", case.captured, {}), case)
+
+    def writes(x: Any) -> Any:
+        x.add_(1)
+        return x * 2
+
+    case = case_of(writes, (torch.randn(3),), "torch")
+    found = native("eager", case.captured, {}).run(case.arrays)
+    agree(found, case.expected)
+
+
+def test_a_program_that_writes_to_its_weights_is_no_reference() -> None:
+    torch = pytest.importorskip("torch")
+    norm = torch.nn.BatchNorm1d(3)
+    case = case_of(norm, (torch.randn(4, 3),), "torch")
+    with pytest.raises(StackError, match="writes to its weights"):
+        native("eager", case.captured, {}).run(case.arrays)
 
 
 @pytest.mark.parametrize("model", ["llama_block", "gpt2_block"])
@@ -155,6 +188,7 @@ def test_native_inductor_compiles_each_time() -> None:
 UNTUNED = {"seconds": 0}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("model", "frontend"), [("llama_block", "torch"), ("gpt2_block", "jax")])
 def test_tvm_replay(model: str, frontend: str, capfd: pytest.CaptureFixture[str]) -> None:
     case = block(model, frontend)

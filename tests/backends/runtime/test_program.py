@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stack.backends.mlir.host import Host
-from stack.backends.runtime.device import Bound
+from stack.backends.runtime.device import Bound, Load
 from stack.backends.runtime.plan import LARGE
 from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.steps import OnArrays
@@ -49,8 +49,15 @@ class Loader:
         return OnArrays(launch)
 
 
+class Stepwise(Host):
+    """A CPU whose control flow Python runs."""
+
+    def control(self, node: Node, read: Sequence[int], load: Load) -> None:
+        return None
+
+
 def program(func: Func, load: Loader | None = None) -> BlockProgram:
-    return BlockProgram(Pipeline(STAGES).run(func).func.body, Host(), load or Loader())
+    return BlockProgram(Pipeline(STAGES).run(func).func.body, Stepwise(), load or Loader())
 
 
 def carried(results: Sequence[str]) -> Func:

@@ -196,6 +196,7 @@ def test_variants(name: str, width: int) -> None:
     assert "HGMMA" in texts["sass"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "dtype", ["f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8", "u32", "bool"]
 )

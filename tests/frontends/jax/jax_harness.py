@@ -70,6 +70,11 @@ def compare(got: Any, want: Any, tolerance: float | None, what: str) -> None:
     np.testing.assert_allclose(held(got), wanted, rtol=limit, atol=limit, err_msg=what)
 
 
+def expected(fn: Callable[..., Any], *args: Any) -> Any:
+    """Results of JAX, from one program: op by op, XLA would compile each."""
+    return jax.jit(fn)(*args)
+
+
 def check(
     fn: Callable[..., Any],
     *args: Any,
@@ -82,7 +87,7 @@ def check(
     verify(captured.func)
     assert parse(str(captured.func)) is captured.func
     assert sorted(set(fallbacks(captured.func))) == sorted(opaque or [])
-    want = fn(*args)
+    want = expected(fn, *args)
     leaves = jax.tree_util.tree_leaves(want)
     runs = {"interpreter": list(interpret(captured, args))}
     if replay_too:

@@ -52,6 +52,7 @@ def near(got: Any, want: Any, tolerance: float) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "bits"), in_turn(CASES, (64, 128)))
 def test_values(name: str, bits: int) -> None:
     given = [jnp.asarray(v, f"complex{bits}") for v in (A, B)]

@@ -171,16 +171,75 @@ def solves(x: Any) -> Any:
     return lax.scan(step, jnp.ones(3), x)
 
 
+def kinks(x: Any) -> Any:
+    """Gradients go through the branches that were taken."""
+    step = lambda c, a: (lax.cond(a > c, lambda c: c * a, lambda c: jnp.sin(c) + a, c), None)
+    return lax.scan(step, jnp.float32(0.5), x)[0]
+
+
 def until(x: Any) -> Any:
     return lax.while_loop(lambda c: c[1].sum() < 99, lambda c: (c[0] + 1, c[1] * 1.5 + 1), (0, x))
 
 
-@pytest.mark.parametrize("flow", [branches, searches, nested, solves, until])
-def test_control_flow_in_loops_runs_without_python(flow: Any) -> None:
+def switches(x: Any) -> Any:
+    cases = [jnp.sin, lambda c: jnp.cumsum(c), lambda c: c[::-1] * 0.5]
+    step = lambda c, a: (lax.switch((a * 9).astype(int), cases, c), (c.sum(), c))
+    return lax.scan(step, jnp.ones(4), x)
+
+
+def sieve(x: Any) -> Any:
+    """Branches change an element of a table, or return the table."""
+    strike = lambda i: lambda t: t.at[(i * 7) % 9].set(-1)
+    return lax.fori_loop(0, 9, lambda i, t: lax.cond(t[i] > 0, strike(i), lambda t: t, t), x)
+
+
+def table(x: Any) -> Any:
+    """An inner loop fills a row of the table that an outer one carries."""
+    cell = lambda i: lambda j, t: t.at[i, j].set(t[i - 1, j] * 0.5 + t[i, j - 1])
+    row = lambda i, t: lax.fori_loop(1, 9, cell(i), t)
+    return lax.fori_loop(1, 9, row, jnp.outer(x, x)), x
+
+
+def sieve_and_solve(x: Any) -> Any:
+    """XLA runs the loop: a factorization is in it."""
+    strike = lambda i: lambda t: t.at[(i * 7) % 9].set(-1)
+
+    def step(i: Any, c: Any) -> Any:
+        t = lax.cond(c[0][i] > 0, strike(i), lambda t: t, c[0])
+        return t, jnp.linalg.solve(jnp.eye(9) * 9 + t, c[1])
+
+    return lax.fori_loop(0, 9, step, (x, x))
+
+
+FLOWS = [branches, searches, nested, until, switches, sieve, table, jax.grad(kinks)]
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_nested_control_flow_is_one_call(flow: Any) -> None:
     x = drawn(9) / 9
     ours = stack.jit(flow)
     same(ours(x), jax.jit(flow)(x), 1e-4)
+    text = lowered(ours, x)
+    assert text.count("custom_call @stack_cpu") == 1
+    assert "stablehlo.while" not in text
+    assert "stablehlo.case" not in text
+
+
+@pytest.mark.parametrize("flow", [solves, sieve_and_solve])
+def test_control_flow_with_a_factorization_runs_without_python(flow: Any) -> None:
+    x = drawn(9) / 9
+    kept, ours = np.array(x), stack.jit(flow)
+    same(ours(x), jax.jit(flow)(x), 1e-4)
+    np.testing.assert_array_equal(x, kept)
     assert "python" not in lowered(ours, x)
+    assert stack.compile(flow, x).run.coverage["loop_steps"] == 0
+
+
+def test_a_table_that_branches_change_is_not_copied() -> None:
+    ours = stack.compile(sieve, drawn(9))
+    assert "reuses=[0]" not in ours.run["loop"].text
+    assert "reuses=[2]" in ours.run["loop"].text  # operands 0 and 1: the case and the index
+    assert "updates=0" in ours.run["loop"].text
 
 
 def test_a_loop_that_reads_its_start() -> None:

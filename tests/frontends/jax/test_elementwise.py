@@ -63,6 +63,7 @@ def draw(shape: Any, dtype: str, low: float = -9, high: float = 9) -> Any:
     return jnp.asarray(RNG.uniform(low, high, shape), dtype)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str, dtype: str) -> None:
@@ -91,6 +92,7 @@ def test_binary_floats(name: str, dtype: str) -> None:
     check(getattr(lax, name), draw((4, 3), dtype, low, 4), draw((4, 3), dtype, low, 4))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "div", "max", "min", "rem", "and", "or", "xor"]
 )
@@ -171,6 +173,7 @@ def test_clamp_and_select() -> None:
 ALL = ["float32", "float16", "bfloat16", "int8", "int32", "uint8", "uint32", "bool"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("source", ALL)
 @pytest.mark.parametrize("target", ALL)
 def test_convert(source: str, target: str) -> None:

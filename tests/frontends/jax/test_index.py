@@ -54,6 +54,7 @@ GATHERS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", GATHERS)
 def test_gather(name: str, mode: str) -> None:
@@ -110,6 +111,7 @@ SCATTERS = {
 KINDS = ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("mode", ["clip", "fill", _slow("promise_in_bounds")])
 @pytest.mark.parametrize("kind", [*KINDS[:2], *map(_slow, KINDS[2:])])
 @pytest.mark.parametrize("name", SCATTERS)
@@ -190,6 +192,7 @@ def test_gradients() -> None:
     check(jax.grad(lambda x: (jnp.take_along_axis(x, jnp.array([[1], [0]]), 1) ** 2).sum()), x[:2])
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("mode", ["clip", "promise_in_bounds", _slow("drop")])
 @pytest.mark.parametrize("op", ["add", "max", "set", *map(_slow, ("multiply", "min", "divide"))])
 def test_updates_out_of_range(op: str, mode: str) -> None:

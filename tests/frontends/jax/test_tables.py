@@ -68,6 +68,7 @@ STEPS: list[Step] = [recurrence, swap, swap_at_once, across, traded, both_old, s
 STEPS += [outside, returned_twice]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("step", STEPS, ids=lambda s: s.__name__)
 @pytest.mark.parametrize("n", SIZES)
 def test_loops_over_tables(step: Step, n: int, rng: np.random.Generator) -> None:

@@ -36,6 +36,7 @@ def pulled(kind: str, *window: Any) -> Callable[[Any], Any]:
     return fn
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize("name", ROWS)
 def test_windows_with_nan_and_infinities(name: str, kind: str) -> None:
@@ -61,6 +62,7 @@ def test_forward_derivatives_with_nan(kind: str) -> None:
     check(fn, jnp.array(ROWS["nan inside"]), jnp.arange(1.0, 9.0))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize("padding", [[(1, 0)], [(0, 1)], [(2, 3)]])
 @pytest.mark.parametrize("stride", [1, 2])

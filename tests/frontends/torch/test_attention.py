@@ -96,6 +96,7 @@ def trained(fn: Callable[..., Tensor], given: Inputs) -> dict[str, list[list[str
     return {r: kernels(stack.parse(runs[r]["imported"].text)) for r in ("forward", "backward")}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["causal", "bool", "grouped"])
 def test_training_has_no_kernel_more_than_what_is_written_out(name: str) -> None:
     own, plain, given = own_and_written(name)
@@ -104,6 +105,7 @@ def test_training_has_no_kernel_more_than_what_is_written_out(name: str) -> None
     assert len(mine["backward"]) <= len(written_out["backward"])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["Llama", "Gemma3Text"])
 def test_models_are_what_their_written_attention_makes_of_them(name: str) -> None:
     transformers = pytest.importorskip("transformers")

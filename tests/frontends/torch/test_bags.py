@@ -41,6 +41,7 @@ def check(make: Any, *args: Tensor, **limits: float) -> None:
     torch.testing.assert_close(*found, **limits)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("padding", [None, 2, -6])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_lines(mode: str, padding: int | None) -> None:
@@ -50,6 +51,7 @@ def test_lines(mode: str, padding: int | None) -> None:
     check(make, LINES, table())
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", OFFSETS)
 @pytest.mark.parametrize("padding", [None, 1])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

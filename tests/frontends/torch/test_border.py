@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from border_programs import Program, arguments, copied, difference, draw, world
-from sweeps import every
 
 import stack
 from stack.errors import StackError
@@ -90,9 +89,8 @@ LAYOUTS: dict[str, Callable[[int, int], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("program", "name", "dynamic"), every(3, product(PROGRAMS, ENTRIES, (False, True)))
-)
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("program", "name", "dynamic"), product(PROGRAMS, ENTRIES, (False, True)))
 def test_memory(program: str, name: str, dynamic: bool) -> None:
     fn = PROGRAMS[program]
     made = None
@@ -103,9 +101,10 @@ def test_memory(program: str, name: str, dynamic: bool) -> None:
         assert not difference(mine, world(fn, copied([x], False), False)), (layout, sizes)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("program", "layout", "name"),
-    every(3, product(OF_ALL_LAYOUTS, LAYOUTS, ENTRIES)),
+    product(OF_ALL_LAYOUTS, LAYOUTS, ENTRIES),
 )
 def test_memory_of_all_layouts(program: str, layout: str, name: str) -> None:
     x = LAYOUTS[layout](4, 6)
@@ -146,8 +145,9 @@ def written_past_a_view(
     return y + x.sum()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
-    ("program", "name", "dynamic"), every(3, product(PAST_A_VIEW, ENTRIES, (False, True)))
+    ("program", "name", "dynamic"), product(PAST_A_VIEW, ENTRIES, (False, True))
 )
 def test_gradients_of_strides_past_a_view(program: str, name: str, dynamic: bool) -> None:
     x = torch.randn(4, 6)
@@ -183,9 +183,8 @@ STRETCHED: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("program", "name", "dynamic"), every(3, product(STRETCHED, ENTRIES, (False, True)))
-)
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("program", "name", "dynamic"), product(STRETCHED, ENTRIES, (False, True)))
 def test_stretched_parts(program: str, name: str, dynamic: bool) -> None:
     made = None
     for sizes in ((8, 6), (9, 8)):
@@ -247,9 +246,8 @@ def test_no_two_elements_are_stored_in_one_place() -> None:
     torch.testing.assert_close(compiled(mine), fn(eager))
 
 
-@pytest.mark.parametrize(
-    ("program", "name", "dynamic"), every(3, product(WRITTEN, ENTRIES, (False, True)))
-)
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("program", "name", "dynamic"), product(WRITTEN, ENTRIES, (False, True)))
 def test_views_of_a_written_input(program: str, name: str, dynamic: bool) -> None:
     fn = WRITTEN[program]
     for layout in ("offset", "transposed", "step"):
@@ -260,6 +258,7 @@ def test_views_of_a_written_input(program: str, name: str, dynamic: bool) -> Non
             assert not difference(world(call, mine, False), world(fn, eager, False)), layout
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("program", ["row", "unflattened", "kept"])
@@ -301,9 +300,8 @@ OF_NUMBERS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("program", "name", "grad"), every(3, product(OF_NUMBERS, ENTRIES, (False, True)))
-)
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("program", "name", "grad"), product(OF_NUMBERS, ENTRIES, (False, True)))
 def test_numbers_of_any_sign(program: str, name: str, grad: bool) -> None:
     fn = OF_NUMBERS[program]
     call = entry(name, fn, [*copied([torch.randn(4, 6).t()], grad), 3], True)
@@ -491,6 +489,7 @@ def assert_right(verdicts: Sequence[Verdict]) -> None:
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_programs(chunk: int, device: str) -> None:

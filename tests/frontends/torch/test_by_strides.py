@@ -44,6 +44,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @ENTRIES
 def test_memory_of_values_is_eagers(entry: Program, layout: str) -> None:
@@ -106,6 +107,7 @@ WRITES: dict[str, tuple[Program, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.every(2)
 @ENTRIES
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_through_views(entry: Program, name: str) -> None:

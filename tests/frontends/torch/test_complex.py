@@ -60,6 +60,7 @@ def gradients(fn: Callable[..., Any], given: Inputs) -> list[Tensor]:
     return list(torch.autograd.grad(total, args, allow_unused=True, materialize_grads=True))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, dtype: torch.dtype) -> None:
@@ -69,6 +70,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     assert not call.run.coverage["fallback"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"chosen", "constants"}))
 def test_gradients(name: str) -> None:
     given = inputs(torch.complex128)

@@ -106,6 +106,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], set[str]]] 
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_calls_agree_with_eager(name: str) -> None:
     program, calls, left = PROGRAMS[name]

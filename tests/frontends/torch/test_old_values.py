@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mutated_programs import Compile, check, judged, random_program, run
-from sweeps import every, in_turn
+from sweeps import in_turn
 from torch import nn
 from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.nn.utils.parametrizations import spectral_norm
@@ -294,7 +294,8 @@ def by(entry: str, **options: Any) -> Compile:
     return lambda module, example: compiled(entry, module, *example, **options)
 
 
-@pytest.mark.parametrize("seed", every(3, range(24)))
+@pytest.mark.every(3)
+@pytest.mark.parametrize("seed", range(24))
 def test_random_programs_that_write_to_state(seed: int) -> None:
     program = random_program(seed, shared=seed % 4 == 3)
     entry = ENTRIES[seed % 2]

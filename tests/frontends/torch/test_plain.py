@@ -11,17 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch_harness import capture, check, run
 
 import stack
+from stack.frameworks import torch_private as private
+from stack.frameworks.torch_private import memory_id
 from stack.frontends.torch.compile import dynamo_backend
-from stack.frontends.torch.tracing.call_keys import (
-    Learner,
-    Maker,
-    Operands,
-    mapped,
-    memory_of,
-    operands_of,
-)
+from stack.frontends.torch.tracing.recorder import is_own, recorded
 
 Function = Callable[..., Any]
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
@@ -95,23 +91,22 @@ def written(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1) * 2
 
 
-PLAIN = (layers, twice, in_place, entries, views, pooled, signs, copies)
-WRITE = (in_place, entries, pooled)
-OTHERS = (shared_view, apart, first, written)
+PLAIN = (layers, twice, in_place, entries, views, pooled, signs, copies, apart)
+WRITE = (in_place, entries, pooled, apart)
+OTHERS = (first, written)
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each graph, whether it was traced past AOTAutograd."""
     found: list[bool] = []
-    usual = dynamo_backend.plain_graph
 
     def told(*args: Any) -> Any:
-        graph = usual(*args)
-        found.append(graph is not None)
-        return graph
+        made = recorded(*args)
+        found.append(made is not None and is_own(made))
+        return made
 
-    monkeypatch.setattr(dynamo_backend, "plain_graph", told)
+    monkeypatch.setattr(dynamo_backend, "recorded", told)
     return found
 
 
@@ -132,11 +127,11 @@ def test_ops_are_those_that_autograd_would_trace(
 ) -> None:
     plain = imported(fn)
     assert told == [True]
-    monkeypatch.setattr(dynamo_backend, "plain_graph", lambda *_: None)
+    monkeypatch.setattr(dynamo_backend, "recorded", lambda *_: None)
     assert plain == imported(fn)
 
 
-@pytest.mark.parametrize("fn", [*PLAIN, *OTHERS], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", [*PLAIN, shared_view, *OTHERS], ids=lambda f: f.__name__)
 @torch.no_grad()
 def test_calls_leave_behind_what_eager_does(fn: Function, told: list[bool]) -> None:
     torch._dynamo.reset()
@@ -146,10 +141,23 @@ def test_calls_leave_behind_what_eager_does(fn: Function, told: list[bool]) -> N
         for a, b in zip(leaves(compiled(ours)), leaves(fn(eager)), strict=True):
             torch.testing.assert_close(a, b)
             assert a.stride() == b.stride()
-            shares = [memory_of(t) == memory_of(x) for t, x in ((a, ours), (b, eager))]
+            shares = [memory_id(t) == memory_id(x) for t, x in ((a, ours), (b, eager))]
             assert shares[0] == shares[1]
         assert torch.equal(ours, eager)
-    assert told == [fn in PLAIN]
+    assert told == [fn not in OTHERS]
+
+
+@pytest.mark.parametrize("fn", [*PLAIN, shared_view, first], ids=lambda f: f.__name__)
+def test_a_trace_goes_past_autograd(fn: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "export_with_aot", None)
+    check(fn, X.clone())
+
+
+def test_a_trace_returns_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "export_with_aot", None)
+    ours, eager = X.clone(), X.clone()
+    torch.testing.assert_close(run(capture(written, ours), ours), written(eager))
+    torch.testing.assert_close(ours, eager)
 
 
 def test_constants_of_a_traced_graph_are_told_apart(told: list[bool]) -> None:
@@ -201,43 +209,39 @@ CALLS: dict[str, Function] = {
 }
 
 
-def looks(found: Any, given: list[Any]) -> Any:
-    def look(x: Any) -> Any:
-        place = [memory_of(g) for g in given].index(memory_of(x)) if is_shared(x) else None
-        return tuple(x.shape), x.stride(), x.storage_offset(), x.dtype, x.device, place
+class Examples(torch.fx.Interpreter):
+    """Notes the values of a graph's nodes, as Dynamo does."""
 
-    def is_shared(x: Any) -> bool:
-        return memory_of(x) in map(memory_of, given)
-
-    return mapped(found, look)
+    def run_node(self, n: torch.fx.Node) -> Any:
+        n.meta["example_value"] = value = super().run_node(n)
+        return value
 
 
-@torch.no_grad()
-def test_values_of_like_calls_are_made_alike() -> None:
-    x, y = (MODE.from_tensor(torch.empty(3, 4)) for _ in range(2))
-    seen = operands_of(("call_method", "split", (x, 2, -1)))
-    again = operands_of(("call_method", "split", (y, 2, -1)))
-    assert isinstance(seen, Operands)
-    assert isinstance(again, Operands)
-    assert seen.key == again.key
-    with MODE:
-        parts = mapped(x.split(2, -1), Learner(seen).value)
-    made = mapped(parts, Maker(again).tensor)
-    with MODE:
-        assert looks(made, [x, y]) == looks(y.split(2, -1), [x, y])
-
-
-@torch.no_grad()
-def test_calls_that_differ_have_other_keys() -> None:
-    x, y = (MODE.from_tensor(torch.empty(4, 4)) for _ in range(2))
-    with MODE:
-        turned, part = x.t(), x[:2]
-    calls = [
-        *((x, x), (x, y), (x, turned), (y, turned), (x, part), (x, 1), (x, 1.0), (x, True)),
-        *((x, 0.0), (x, -0.0), (x, slice(1)), (x, None), ([x, y],), (x, torch.float32)),
+def looks(graph: torch.fx.GraphModule) -> list[Any]:
+    """Op, layout and memory of each value of a graph."""
+    nodes = [n for n in graph.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    values = [n.meta["val"] for n in nodes]
+    memories = [memory_id(x) for x in values]
+    layouts = [(x.shape, x.stride(), x.storage_offset(), x.dtype, x.device) for x in values]
+    return [
+        (n.op == "placeholder" or n.target, memories.index(memory), *layout)
+        for n, memory, layout in zip(nodes, memories, layouts, strict=True)
     ]
-    found = [operands_of(call) for call in calls]
-    keys = [operands.key for operands in found if operands is not None]
-    assert len(set(keys)) == len(calls)
-    assert operands_of((x, object)) is not None
-    assert operands_of((x, torch.ones(2))) is None  # real numbers
+
+
+@pytest.mark.parametrize("name", CALLS)
+@torch.no_grad()
+def test_results_are_inferred_as_in_the_fake_mode(name: str) -> None:
+    def call(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*leaves(CALLS[name](x, w)),)
+
+    graph = torch.fx.symbolic_trace(call)
+    with MODE:
+        given = [torch.empty(2, 3, 4), torch.empty(4, 4)]
+        Examples(graph).run(*given)
+        with private.python_dispatch():
+            expected = make_fx(call)(*given)
+    expected.graph.eliminate_dead_code()
+    found = recorded(graph, {})
+    assert found is not None
+    assert looks(found.graph) == looks(expected)

@@ -35,6 +35,7 @@ SAID = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kinds", [["shape", "dtype", "algorithm"], ["dies"], ["skips"]])
 def test_a_rank_that_does_something_else_is_named_and_nobody_hangs(
     kinds: list[str], tmp_path: Path

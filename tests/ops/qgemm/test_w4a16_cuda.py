@@ -127,6 +127,7 @@ def test_values(
     assert off(emulated(*args, Form(group), config, tmp_path), args) < 4e-3
 
 
+@pytest.mark.every(2)
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize(
     ("name", "group", "dtype"),

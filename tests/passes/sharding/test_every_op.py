@@ -17,6 +17,7 @@ OUTSIDE = ("opaque", "custom", "kernel")
 NAMES = sorted(n for n in TENSOR_OPS - set(LEAVES) - set(OUTSIDE) if OPS[n].kind != "collective")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("op", NAMES)
 def test_parts_equal_the_whole(op: str) -> None:
     rng = random.Random(f"sharded {op}")

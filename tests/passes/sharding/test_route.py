@@ -13,12 +13,12 @@ from stack.ir import Builder, Func, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
-from stack.ir.mesh_space import MeshSpace, RankParts
 from stack.ir.sharding import Sharding, sharded
 from stack.passes.sharding.collectives import moved
 from stack.passes.sharding.rank_code import local_type
 from stack.passes.sharding.route import route
 from stack.run.mesh import parts_of, whole_of
+from stack.sim.mesh_space import MeshSpace, RankParts
 
 M = parse_mesh("dp=2, tp=4")
 X = tensor("f32", 8, 16)

@@ -13,13 +13,13 @@ from stack.ir import Builder, Func, param, parse, tensor
 from stack.passes.autoshard import Autoshard
 from stack.passes.data_parallel import DataParallel
 from stack.passes.sharding.strategies.stages import stages_of
+from stack.passes.sharding.training_step import Optimizer, carried
 from stack.passes.tensor_parallel import TensorParallel
 from stack.passes.unmerge import Unmerge
 from stack.passes.zero import Zero
 from stack.rewrite import Pass, Pipeline
 from stack.run.mesh import simulate
-from stack.run.segments import Meeting, steps_of
-from stack.run.step import Optimizer, carried
+from stack.sim.segments import Meeting, steps_of
 
 W = D * F * 4  # bytes of a weight
 PAIR, FLAT = "dp=2, tp=2", "dp=4"

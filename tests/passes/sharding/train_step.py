@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from stack.ir import Builder, Func, param, tensor
+from stack.passes.sharding.training_step import Optimizer
 from stack.rewrite import random_inputs
-from stack.run.step import Optimizer
 
 B, T, D, F = 8, 4, 16, 32
 

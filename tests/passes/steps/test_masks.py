@@ -84,6 +84,7 @@ def test_rows_on_a_cpu(name: str, first: str) -> None:
         same(made, before, [scores(10, 11)])
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("steps", STEPS[:3])
 @pytest.mark.parametrize("name", LIMITS)
 def test_attention_under_masks_of_positions(name: str, steps: str) -> None:
@@ -146,6 +147,7 @@ def test_limits_of_lengths_leave_blocks_out() -> None:
 LOWEST = str(float(np.finfo(np.float32).min))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("fill", ["-1e9", "-10000.0", LOWEST])
 @pytest.mark.parametrize("name", ["causal", "window", "rows that lose all", "shifted", "negated"])
 def test_masks_of_large_numbers(name: str, fill: str) -> None:

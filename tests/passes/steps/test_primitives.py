@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from counted import calls_of
 from nest_cases import around, fused, inside, kernel_of, random_inputs, results, wrong
 
 from stack.errors import UsageError
@@ -1196,3 +1197,20 @@ def test_names_and_lines_stay() -> None:
     assert block.names[total] == "y"
     assert block.locs[total] == ("m.py:7",)
     assert parse(str(around(kernel))) is around(kernel)
+
+
+def test_loops_inside_of_a_vectorized_one_are_built_once() -> None:
+    def calls(loops: int) -> int:
+        axes = tuple(range(1, loops + 1))
+        sizes = ", ".join(["4"] * (loops + 1))
+        text = f"""func @f(%x: f32[{sizes}]) -> (f32[4]) at tensor {{
+          %y = reduce(%x) {{axes={list(axes)}, kind="sum"}} : f32[4]
+          return %y
+        }}
+        """
+        (step,) = parse_steps("vectorize i")
+        kernel = kernel_of(text)
+        return calls_of(lambda: step.apply(kernel))[1]
+
+    calls(2)  # caches
+    assert calls(7) < 2 * calls(3)

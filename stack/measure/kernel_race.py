@@ -14,13 +14,13 @@ from statistics import median
 import numpy as np
 
 from stack.errors import StackError, UsageError
-from stack.explore.hand import Hand, HandError
 from stack.explore.resume import executable_from, group_of, results_of
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import alone
 from stack.ir.func import Func
 from stack.ir.node import Block
 from stack.ir.storage import decode, encode
+from stack.measure.hand_kernel import Hand, HandError
 from stack.rewrite.check import difference
 from stack.rewrite.inputs import GIVEN, random_inputs, sample_sizes
 from stack.rewrite.truth import REJECTED, Arrays, Truth, interpreted
@@ -53,8 +53,14 @@ class Race:
     ours: float = 0.0
     hand: float = 0.0
 
+    @property
+    def checks(self) -> str:
+        """Says how the kernel was checked."""
+        kinds = ", ".join(self.kinds)
+        return f"each of {ROUNDS} timed calls; {SEEDS} seeds; inputs: {kinds}"
 
-def race(run: SavedRun, kernel: str, code: str, backend: str, seed: int = 0) -> Race:
+
+def race_kernel(run: SavedRun, kernel: str, code: str, backend: str, seed: int = 0) -> Race:
     """Checks and times the function `file.py:function` in place of a kernel of a run.
 
     Raises UsageError if the run has no such kernel or its group cannot be interpreted, and

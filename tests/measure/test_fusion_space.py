@@ -9,13 +9,13 @@ import pytest
 
 import stack.plugins as plugins
 from stack.errors import UsageError
-from stack.explore.convex_cuts import ConvexCuts
-from stack.explore.fusion_input import FusionInput, fusion_input
-from stack.explore.optimum import described, landscape, nodes_of
-from stack.explore.step_price import price, total_price
 from stack.ir import Builder, Func, Node, param, parse, tensor
 from stack.ir.traits import is_group
-from stack.rewrite.fusion_space import FusionSpace, fusion_space
+from stack.measure.convex_cuts import ConvexCuts
+from stack.measure.fusion_input import FusionInput, fusion_input
+from stack.measure.fusion_optimum import described, landscape, nodes_of
+from stack.measure.fusion_space import FusionSpace, fusion_space
+from stack.measure.step_price import price, total_price
 from stack.rewrite.log import Log
 from stack.rewrite.pipeline import Pipeline
 from stack.target import Target, load

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from itertools import chain
 
 from stack.errors import UsageError
-from stack.explore.convex_cuts import ConvexCuts, Fusing, Histogram
-from stack.explore.fusion_input import FusionInput
 from stack.explore.retrace import marked
-from stack.explore.step_price import kernels_in, price, total_price
 from stack.explore.table import number, table
 from stack.explore.terminal import filled
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.traits import is_group
+from stack.measure.convex_cuts import ConvexCuts, Fusing, Histogram
+from stack.measure.fusion_input import FusionInput
+from stack.measure.fusion_space import FusionSpace, fusion_space
+from stack.measure.step_price import kernels_in, price, total_price
 from stack.rewrite.fusion import Grouping
-from stack.rewrite.fusion_space import FusionSpace, fusion_space
 from stack.rewrite.log import Log
 from stack.rewrite.pipeline import Pipeline
 from stack.target import Target

@@ -76,17 +76,6 @@ class Timetable:
         busy = sum(p.end - p.start for rank in self.ranks for p in rank)
         return 1 - busy / (self.seconds * len(self.ranks))
 
-    def in_flight(self, rank: int) -> int:
-        """The maximum number of microbatches that are in flight on a rank: their forward pass has
-        run there and their backward pass has not. Each chunk of the rank counts separately.
-        """
-        held = most = 0
-        last = "W" if any(p.work.kind == "W" for p in self.ranks[rank]) else "B"
-        for placed in self.ranks[rank]:
-            held += (placed.work.kind == "F") - (placed.work.kind == last)
-            most = max(most, held)
-        return most
-
 
 def pipeline(
     kind: str,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from stack.errors import UsageError
-from stack.run.pipeline import KINDS, Work, formula, order_of, pipeline
+from stack.sim.pipeline import KINDS, Work, formula, order_of, pipeline
 
 SIZES = [(1, 1), (2, 4), (4, 8), (8, 32)]
 
@@ -42,11 +42,6 @@ def needs(work: Work, chunks: int) -> list[Work]:
         return [Work("B", chunk, batch)]
     later = [Work("B", chunk + 1, batch)] if chunk + 1 < chunks else []
     return [Work("F", chunk, batch), *later]
-
-
-def test_1f1b_holds_as_many_microbatches_as_stages_are_left() -> None:
-    assert [pipeline("1f1b", 4, 16).in_flight(r) for r in range(4)] == [4, 3, 2, 1]
-    assert [pipeline("gpipe", 4, 16).in_flight(r) for r in range(4)] == [16] * 4
 
 
 def test_gradients_of_weights_follow_at_once_unless_they_fill_bubbles() -> None:

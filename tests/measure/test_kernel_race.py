@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stack.cli import main
-from stack.explore.hand import Hand, HandError, framework_of
-from stack.explore.race import race
 from stack.explore.saved_run import SavedRun, load_run
 from stack.imports import function_of
 from stack.ir import parse
+from stack.measure.hand_kernel import Hand, HandError, framework_of
+from stack.measure.kernel_race import race_kernel
 
 CHEATS = Path(__file__).with_name("cheats.py")
 # each with a word of what the race says
@@ -94,7 +94,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
 
 
 def test_an_honest_kernel_is_timed(saved: SavedRun) -> None:
-    found = race(saved, str(saved.kernels[0]["name"]), f"{CHEATS}:right", "mlir")
+    found = race_kernel(saved, str(saved.kernels[0]["name"]), f"{CHEATS}:right", "mlir")
     assert not found.problem
     assert found.ours > 0 and found.hand > 0
     assert {"given", "large", "tiny", "rows", "denormal", "infinities", "nan"} <= set(found.kinds)
@@ -102,7 +102,7 @@ def test_an_honest_kernel_is_timed(saved: SavedRun) -> None:
 
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_cheat_is_caught(name: str, saved: SavedRun) -> None:
-    found = race(saved, str(saved.kernels[0]["name"]), f"{CHEATS}:{name}", "mlir")
+    found = race_kernel(saved, str(saved.kernels[0]["name"]), f"{CHEATS}:{name}", "mlir")
     assert CAUGHT[name] in found.problem, found.problem
     assert not found.hand
 
@@ -112,15 +112,18 @@ def test_a_kernel_gets_arrays_of_its_framework(saved: SavedRun, tmp_path: Path) 
     (tmp_path / "torch_kernels.py").write_text(OTHERS)
     kernel = str(saved.kernels[0]["name"])
     torch_file = tmp_path / "torch_kernels.py"
-    assert not race(saved, kernel, f"{torch_file}:by_torch", "mlir").problem
-    assert "not dense" in race(saved, kernel, f"{torch_file}:view", "mlir").problem
-    assert "memory of an argument" in race(saved, kernel, f"{torch_file}:argument", "mlir").problem
+    assert not race_kernel(saved, kernel, f"{torch_file}:by_torch", "mlir").problem
+    assert "not dense" in race_kernel(saved, kernel, f"{torch_file}:view", "mlir").problem
+    assert (
+        "memory of an argument"
+        in race_kernel(saved, kernel, f"{torch_file}:argument", "mlir").problem
+    )
 
 
 def test_a_kernel_of_jax_is_waited_for(saved: SavedRun, tmp_path: Path) -> None:
     pytest.importorskip("jax")
     (tmp_path / "jax_kernels.py").write_text(BY_JAX)
-    found = race(
+    found = race_kernel(
         saved, str(saved.kernels[0]["name"]), f"{tmp_path / 'jax_kernels.py'}:by_jax", "mlir"
     )
     assert not found.problem

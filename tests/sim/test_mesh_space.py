@@ -10,9 +10,9 @@ from stack.ir import Block, Builder, Func, Node, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import sent_bytes, traffic
-from stack.ir.mesh_space import MeshSpace, RankParts
 from stack.ops.collectives import build
 from stack.ops.collectives.execute import simulate
+from stack.sim.mesh_space import MeshSpace, RankParts
 
 b = Builder()
 MESH = parse_mesh("dp=2, tp=4")

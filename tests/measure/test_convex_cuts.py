@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stack.errors import UsageError
-from stack.explore.convex_cuts import ConvexCuts
+from stack.measure.convex_cuts import ConvexCuts
 
 CHAIN = [0, 0b1, 0b10, 0b100]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.errors import UsageError
-from stack.rewrite.fusion_space import bits
+from stack.measure.fusion_space import bits
 
 MOST_CUTS = 50_000
 BINS = 400

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stack.backends.mlir import amx, jit, threads
 from stack.target import Cpu, Mma
 from stack.target.record import LINE
-
-from . import amx, jit, threads
 
 TILES = 4  # accumulator tiles of AMX, which has eight registers
 PROGRAMS, STEPS = 64, 4000

@@ -34,7 +34,7 @@ class CpuRowStreams(StepLowering[Cpu]):
         made.may(BlockStates(key).because("states are rescaled once in a part"))
         lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
         made.take(Vectorize(lane))
-        for axis in reversed(axes(made.kernel)):
+        for axis in reversed(list(axes(made.kernel))):
             if axis.startswith(KEY):
                 made.may(Rfactor(axis).because("lanes keep partial sums"))
         for axis in kept:

@@ -142,6 +142,6 @@ def sum_lanes_apart(made: LoweredKernel, plan: Plan) -> None:
     """Rewrites each reduction loop, the innermost first, so that each lane of a vector has a
     partial sum; they are added after the loop.
     """
-    for axis in reversed(axes(made.kernel)):
+    for axis in reversed(list(axes(made.kernel))):
         if axis not in plan.parallel:
             made.may(Rfactor(axis).because("lanes keep partial sums"))

@@ -18,9 +18,8 @@ F64, U32 = DTYPES["f64"], DTYPES["u32"]
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 # an op as a template: {0} and {1} are operands, {t} their type, {s} is s(igned) or u(nsigned)
 _FLOAT = {
-    # contracting a * b + c to FMA is never less precise than two roundings
+    # LLVM may compute a sum of products with FMA, one rounding for two
     **{op: f"arith.{op}f {{0}}, {{1}} fastmath<contract> : {{t}}" for op in ("add", "sub", "mul")},
-    # for f16, whose results an f32 represents exactly, contraction would omit a requested rounding
     **{f"{op} alone": f"arith.{op}f {{0}}, {{1}} : {{t}}" for op in ("add", "sub", "mul")},
     # a nan in the first operand needs an extra compare, which here is off the chain of maxima
     "max": "arith.maximumf {1}, {0} fastmath<nsz> : {t}",
@@ -95,16 +94,30 @@ def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
     if node.op in _COMPARE_FLOAT:
         return _compare(scope, node.op, dtype, args, lanes)
     if dtype.is_float:
-        op = f"{node.op} alone" if any(map(_is_from_f16, node.args)) else node.op
+        op = node.op if _contracts(node) else f"{node.op} alone"
         return _float(scope, op if op in _FLOAT else node.op, dtype, args, lanes)
     if dtype.kind == "b":
         return _bool(scope, node.op, args, lanes)
     return _integer(scope, node.op, dtype, args, lanes)
 
 
-def _is_from_f16(node: Node) -> bool:
-    """True for a value cast from f16: on CPUs with f16 arithmetic, LLVM would undo the cast."""
-    return node.op == "cast" and node.args[0].dtype == F16
+def _contracts(node: Node) -> bool:
+    """True if LLVM may round a product and what is added to it once: in the sums of loops only.
+
+    Two kernels may compute a value each, say a product that max pooling compares with its largest.
+    LLVM fuses where it sees a gain, so without this rule the two could differ in the last bit. An
+    f32 represents a product of f16 values exactly: one rounding would omit one that was asked for,
+    and on CPUs with f16 arithmetic, LLVM would undo the cast.
+    """
+    if any(a.op == "cast" and a.args[0].dtype == F16 for a in node.args):
+        return False
+    return node.op == "mul" or any(map(_is_sum_of_a_loop, node.args))
+
+
+def _is_sum_of_a_loop(node: Node) -> bool:
+    while node.op == "add":
+        node = node.args[0]
+    return node.op == "var"
 
 
 def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:

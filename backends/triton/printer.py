@@ -101,14 +101,17 @@ def _extents(chain: Sequence[Node]) -> list[int]:
     return [int(loop.blocks[0].params[0].attrs["extent"]) for loop in chain]
 
 
-def _rounds(body: Block) -> bool:
-    """True if a kernel rounds values to 16 bits on purpose: casts down, then up again.
+def _contracts(body: Block) -> bool:
+    """True if a product and what is added to it may be rounded once: in kernels with matmuls.
 
-    LLVM would compute what is between two such casts in 16 bits, and contract it to FMA.
+    Other kernels read and write memory most of the time, and a value that two of them compute must
+    be equal in both: max pooling compares values with their largest. A kernel that rounds to 16
+    bits on purpose casts down, then up again; LLVM would compute what is between two such casts in
+    16 bits, and contract it.
     """
-    return any(
-        converts(node) and _narrows(node.args[0]) and node.dtype.bits > 16 for _, node in walk(body)
-    )
+    nodes = [node for _, node in walk(body)]
+    rounds = any(converts(n) and _narrows(n.args[0]) and n.dtype.bits > 16 for n in nodes)
+    return bool(contractions(nodes)) and not rounds
 
 
 def _narrows(node: Node) -> bool:
@@ -133,7 +136,7 @@ class _Printer(Values):
             programs,
             int(attrs.get("warps") or 4),
             int(attrs.get("stages") or 2),
-            not _rounds(self.body),
+            _contracts(self.body),
             tuple(parameters),
             tuple(p.dtype.name for p in self.body.params),
             tuple(self.descriptors),

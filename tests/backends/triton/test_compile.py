@@ -172,13 +172,14 @@ def test_blocks_of_a_long_row_are_widened_by_one_instruction(dtype: Any) -> None
 
 
 @pytest.mark.parametrize("rounds", [False, True])
-def test_a_product_that_is_rounded_is_not_contracted(rounds: bool) -> None:
+def test_a_product_is_not_contracted_outside_of_matmuls(rounds: bool) -> None:
+    """Two kernels that compute a value must agree to the last bit: max pooling compares them."""
     stages = ["rounding"] * rounds + [spec for _, spec in BACKEND.lowering.stages]
     x = narrow(4096)
     func = Pipeline(",".join(stages)).run(stack.trace(lambda x, y: (x * y - x) * y + x, x, x)).func
     (kernel,) = (n for n in func.nodes if n.op == "kernel")
     source = Compiler(func, "sm_90").source(kernel)
-    assert ("fma.rn" in build(source, "sm_90").stages["ptx"]) is not rounds
+    assert "fma.rn" not in build(source, "sm_90").stages["ptx"]
 
 
 @pytest.mark.slow

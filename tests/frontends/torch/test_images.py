@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
+import stack
 from stack.frontends.torch.compile import dynamo_backend
 from stack.frontends.torch.compile.dynamo_backend import GRAPHS
 
@@ -42,6 +44,47 @@ def test_a_window_gives_its_gradient_to_its_first_maximum(
     ops = [n.op for n in GRAPHS[-1].func.body.nodes]
     reach, step = window[3] * (window[0] - 1) + 1, window[1]
     assert ("scatter" in ops) == (rank > 2 or (-(-reach // step)) ** rank > 16)
+
+
+POOLED = {
+    "batch norm": lambda: nn.Sequential(nn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1)),
+    "group norm": lambda: nn.Sequential(nn.GroupNorm(2, 8), nn.MaxPool2d(5, 2, 2)),
+    "instance norm": lambda: nn.Sequential(
+        nn.InstanceNorm2d(8, affine=True), nn.SiLU(), nn.MaxPool2d(3, 1, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_a_maximum_is_found_again_among_values_that_backward_computes_again(name: str) -> None:
+    """Both kernels round each product and each sum: with FMA in one of them no value is equal."""
+    module = nn.Sequential(POOLED[name](), nn.Conv2d(8, 8, 3, padding=1, bias=False))
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -0.6, 0.6)
+    x = torch.randn(2, 8, 24, 23)
+
+    def gradient(run: nn.Module, x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        run(x).sin().sum().backward()
+        assert x.grad is not None
+        return x.grad.double()
+
+    torch._dynamo.reset()
+    found = gradient(torch.compile(copy.deepcopy(module), backend="stack"), x)
+    eager = gradient(copy.deepcopy(module), x)
+    exact = gradient(copy.deepcopy(module).double(), x.double())
+    assert (found - exact).norm() <= 2 * (eager - exact).norm()
+
+
+@pytest.mark.parametrize("window", [(3, 2, 1), (5, 1, 2), (2, 2, 0)])
+def test_values_are_rounded_as_eager_rounds_them(window: tuple[int, int, int]) -> None:
+    x, (m, r, w, b) = torch.randn(2, 4, 19, 23), torch.randn(4, 4, 1, 1)
+
+    def shifted(x: Tensor) -> Tensor:
+        return (x - m) * r * w + b - x * m
+
+    for run in (shifted, lambda x: F.max_pool2d(shifted(x), *window)):
+        assert torch.equal(stack.compile(run, x)(x), run(x))
 
 
 class Blocks(nn.Module):

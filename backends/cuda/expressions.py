@@ -38,6 +38,8 @@ _FUNCTIONS = {
 _FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
 # an op as a template: {0} and {1} are operands, {f} is "f" for float, {bits} the width
 _FLOAT = {
+    # the compiler does not fuse these to FMA
+    "add apart": "__{kind}add_rn({0}, {1})", "sub apart": "__{kind}sub_rn({0}, {1})",
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
     "exp2": "exp2_of({0})", "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}",
@@ -123,6 +125,7 @@ def expression(
     """Returns the C++ expression of one elementwise op.
 
     Args:
+        op: its name; "add apart" and "sub apart" round their result, with no product fused in.
         source: element type of the operands (for a select, of its branches).
         target: element type of the result.
         is_exact: True if errors of a few ulp in f32 are not acceptable.
@@ -155,7 +158,8 @@ def _float_op(op: str, dtype: DType, args: Sequence[str]) -> str:
         inner = _float_op(op, F32, [f"widen({a})" for a in args])
         return inner if op.startswith("is") else f"narrow<{c_type(dtype)}>({inner})"
     suffix = "f" if dtype.name == "f32" else ""
-    return _text(_FLOAT, op, dtype).format(*args, f=suffix, bits=dtype.bits)
+    kind = "f" if suffix else "d"
+    return _text(_FLOAT, op, dtype).format(*args, f=suffix, kind=kind, bits=dtype.bits)
 
 
 def _text(table: Mapping[str, str], op: str, dtype: DType) -> str:
@@ -220,6 +224,8 @@ _TEMPLATES = [t for table in (_FLOAT, _BRIEF, _BOOL, _INTEGER, _CONVERTED) for t
 FUNCTIONS = frozenset(
     word
     for template in _TEMPLATES
-    for f in ("", "f")
-    for word in re.findall(r"[A-Za-z_]\w*", template.format("", "", f=f, t="", u="", bits=32))
+    for f, kind in (("", "d"), ("f", "f"))
+    for word in re.findall(
+        r"[A-Za-z_]\w*", template.format("", "", f=f, kind=kind, t="", u="", bits=32)
+    )
 ) | {"fma", "fmaf", "widen", "narrow", "bits_as", "INFINITY_F64", "NAN_F32", "NAN_F64"}

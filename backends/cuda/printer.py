@@ -16,6 +16,7 @@ from stack.ir import ops
 from stack.ir.integers import Integers
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node, walk
+from stack.ir.traits import contractions
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
@@ -93,6 +94,9 @@ class Printer:
         self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
         # without 16-bit memory, errors of a few ulp are visible in the results
         self.is_exact = not any(p.dtype.is_float and p.dtype.bits == 16 for p in block.params)
+        # a kernel without matmuls rounds each product: another may compute a value again, and max
+        # pooling compares values with their largest
+        self.contracts = bool(contractions(nodes))
         # casts of f32 to 16 bits that only a matmul uses; the matmul converts them in pairs
         self.packed = {
             a
@@ -300,12 +304,19 @@ class Printer:
             text = self._index(node, texts)
         else:
             source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
-            text = expression(node.op, source, node.dtype, texts, self.is_exact)
+            text = expression(self._rounded(node), source, node.dtype, texts, self.is_exact)
         if not count:
             return self.declare(node, text)
         made = self.registers(node, count)
         self.put(f"EACH({count}) {made.text}[i] = {text};")
         return made
+
+    def _rounded(self, node: Node) -> str:
+        """Returns the op, apart from the products that it adds where those are rounded."""
+        adds = node.op in ("add", "sub") and node.dtype.name in ("f32", "f64")
+        if not adds or self.contracts or all(a.op != "mul" for a in node.args):
+            return node.op
+        return f"{node.op} apart"
 
     def _index(self, node: Node, texts: Sequence[str]) -> str:
         """Returns the C++ text of an op on indices, which never overflows or divides by 0.

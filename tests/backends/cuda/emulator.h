@@ -90,6 +90,10 @@ template <> inline f16 narrow<f16>(double x) {
 template <class T> T max_of(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> T min_of(T x, T y) { return x < y || x != x ? x : y; }
 inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dsub_rn(double x, double y) { return x - y; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float quotient(float x, float y) { return x / y; }
 inline float inverse_of(float x) { return 1.0f / x; }

@@ -62,6 +62,18 @@ def test_rows(build: Build, specs: list[Spec]) -> None:
     assert binary.stack == 0  # no registers went to memory
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_product_is_not_contracted_outside_of_matmuls(dtype: str) -> None:
+    """Two kernels that compute a value must agree to the last bit: max pooling compares them."""
+
+    def shifted(b: Builder, x: Node, y: Node) -> Node:
+        return b.sub(b.add(b.mul(x, y), x), b.mul(y, y))
+
+    kernel = gpu_kernel(group_of(shifted, [(dtype, 6, 40), (dtype, 6, 40)]))
+    text = print_kernel(kernel, "test", readable=True).text
+    assert "fma.rn" not in nvrtc.compile_ptx(text, TARGET)
+
+
 @pytest.mark.parametrize("shape", [(1, 70, 64), (64, 70, 1), (1, 70, 1), (1, 1, 1)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_products_of_one_row_or_column(

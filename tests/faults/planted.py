@@ -122,8 +122,8 @@ FAULTS = (
           'return make("abs", inner.args)', "return inner",
           _CANONICAL, "folds", "idempotent"),
     Fault("lifetimes ignore a reshape", "passes/memory.py",
-          "            if is_alias(node):\n"
-          "                self.owner[node] = self.owner.get(node.args[0], [])\n"
+          "            if source is not None:\n"
+          "                self.owner[node] = self.owner.get(source, [])\n"
           "            elif",
           "            if", ("passes/test_memory.py",), "held", "memory"),
     Fault("results lie in the arena", "passes/memory.py",

@@ -16,7 +16,7 @@ from stack.ir import ops
 from stack.ir.integers import Integers
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import contractions
+from stack.ir.traits import contractions, is_loop_sum
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
@@ -94,8 +94,7 @@ class Printer:
         self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
         # without 16-bit memory, errors of a few ulp are visible in the results
         self.is_exact = not any(p.dtype.is_float and p.dtype.bits == 16 for p in block.params)
-        # a kernel without matmuls rounds each product: another may compute a value again, and max
-        # pooling compares values with their largest
+        # in matmuls on tensor cores, a product and what is added to it may be rounded once
         self.contracts = bool(contractions(nodes))
         # casts of f32 to 16 bits that only a matmul uses; the matmul converts them in pairs
         self.packed = {
@@ -312,9 +311,12 @@ class Printer:
         return made
 
     def _rounded(self, node: Node) -> str:
-        """Returns the op, apart from the products that it adds where those are rounded."""
+        """Returns the op, apart from a product that it adds: two kernels may compute a value, and
+        must agree to the last bit. Sums that a loop carries may round both at once.
+        """
         adds = node.op in ("add", "sub") and node.dtype.name in ("f32", "f64")
-        if not adds or self.contracts or all(a.op != "mul" for a in node.args):
+        of_product = adds and any(a.op == "mul" for a in node.args)
+        if not of_product or self.contracts or any(map(is_loop_sum, node.args)):
             return node.op
         return f"{node.op} apart"
 

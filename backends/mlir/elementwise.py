@@ -7,6 +7,7 @@ from typing import Protocol
 
 from stack.errors import StackError
 from stack.ir.node import Node
+from stack.ir.traits import is_loop_sum
 from stack.ir.types import BF16, DTYPES, F16, F32, I32, DType
 from stack.target import Cpu
 
@@ -111,13 +112,7 @@ def _contracts(node: Node) -> bool:
     """
     if any(a.op == "cast" and a.args[0].dtype == F16 for a in node.args):
         return False
-    return node.op == "mul" or any(map(_is_sum_of_a_loop, node.args))
-
-
-def _is_sum_of_a_loop(node: Node) -> bool:
-    while node.op == "add":
-        node = node.args[0]
-    return node.op == "var"
+    return node.op == "mul" or any(map(is_loop_sum, node.args))
 
 
 def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:

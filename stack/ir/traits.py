@@ -144,6 +144,13 @@ def is_contraction(node: Node) -> bool:
     return op.kind == "contraction" and op.folds is not None
 
 
+def is_loop_sum(node: Node) -> bool:
+    """True for a value that a loop carries, and for a sum that begins with one."""
+    while node.op == "add":
+        node = node.args[0]
+    return node.op == "var"
+
+
 def contractions(nodes: Iterable[Node]) -> list[Node]:
     """The nodes among `nodes` that are contractions."""
     return [n for n in nodes if is_contraction(n)]

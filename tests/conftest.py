@@ -44,7 +44,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the core's tests, and skip tests marked `gpu` where no CUDA device is."""
+    """Mark the core's tests and the slow cases; skip tests marked `gpu` without a CUDA device."""
     _spread(items)
     for item in items:
         if is_core(item.path) and not item.get_closest_marker("slow"):

@@ -39,7 +39,7 @@ _FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
 # an op as a template: {0} and {1} are operands, {f} is "f" for float, {bits} the width
 _FLOAT = {
     # the compiler does not fuse these to FMA
-    "add apart": "__{kind}add_rn({0}, {1})", "sub apart": "__{kind}sub_rn({0}, {1})",
+    "add alone": "__{kind}add_rn({0}, {1})", "sub alone": "__{kind}sub_rn({0}, {1})",
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
     "exp2": "exp2_of({0})", "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}",
@@ -125,7 +125,7 @@ def expression(
     """Returns the C++ expression of one elementwise op.
 
     Args:
-        op: its name; "add apart" and "sub apart" round their result, with no product fused in.
+        op: its name; "add alone" and "sub alone" round their result, with no product fused in.
         source: element type of the operands (for a select, of its branches).
         target: element type of the result.
         is_exact: True if errors of a few ulp in f32 are not acceptable.

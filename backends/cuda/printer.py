@@ -311,14 +311,16 @@ class Printer:
         return made
 
     def _rounded(self, node: Node) -> str:
-        """Returns the op, apart from a product that it adds: two kernels may compute a value, and
-        must agree to the last bit. Sums that a loop carries may round both at once.
+        """Returns the op, "alone" if no product that it adds may be fused in.
+
+        Two kernels may compute a value, and must agree to the last bit. Sums that a loop carries
+        may round both at once.
         """
         adds = node.op in ("add", "sub") and node.dtype.name in ("f32", "f64")
         of_product = adds and any(a.op == "mul" for a in node.args)
         if not of_product or self.contracts or any(map(is_loop_sum, node.args)):
             return node.op
-        return f"{node.op} apart"
+        return f"{node.op} alone"
 
     def _index(self, node: Node, texts: Sequence[str]) -> str:
         """Returns the C++ text of an op on indices, which never overflows or divides by 0.

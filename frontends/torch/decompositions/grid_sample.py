@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,35 +48,49 @@ def grid_sampler_2d(
     grid = grid.unsqueeze(1).expand(-1, x.shape[1], -1, -1, -1)
     places = [place_of(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
 
-    columns, rows = (
-        _taps(place, x.shape[-1 - axis], interpolation, padding, align_corners)
-        for axis, place in enumerate(places)
-    )
+    def inner(axis: int, place: Tensor) -> Tensor:
+        return within(place, x.shape[-1 - axis], padding, align_corners)
+
     image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1)
-    channel = torch.arange(x.shape[1], device=x.device).view(-1, 1, 1)
-    read = (x[image, channel, r, c] * (v * w) for r, w in rows for c, v in columns)
-    return reduce(add, read)
+    channel = torch.arange(x.shape[1], device=x.device).view(1, -1, 1, 1)
 
-
-def _taps(
-    place: Tensor, size: int, interpolation: int, padding: int, align_corners: bool
-) -> list[tuple[Tensor, Tensor]]:
-    """Returns the indices that a position reads along one axis, and their weights."""
-
-    def tap(pixel: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        # outside of the image, index 0 with weight 0, or nan if the weight is nan
-        inside = (pixel >= 0) & (pixel < size)
-        return torch.where(inside, pixel.long(), 0), torch.where(inside, weight, weight * 0)
+    def read(column: _Pixel, row: _Pixel, weight: Tensor) -> Tensor:
+        """Returns pixels times weights; outside 0, or nan if the weight is nan."""
+        inside = column.inside & row.is_not_before & row.is_not_after
+        down, across = (torch.where(inside, p.number, 0) for p in (row, column))
+        weight = torch.where(inside, weight, weight * 0)
+        return x[image, channel, down, across] * weight
 
     if interpolation == BICUBIC:
-        pixels = [(within(pixel, size, padding, align_corners), w) for pixel, w in cubic(place)]
-        return [tap(pixel, weight) for pixel, weight in pixels]
-    inner = within(place, size, padding, align_corners)
+        columns, rows = (
+            [(_Pixel.at(inner(axis, pixel), x.shape[-1 - axis]), w) for pixel, w in cubic(place)]
+            for axis, place in enumerate(places)
+        )
+        return sum(read(c, r, v * w) for r, w in rows for c, v in columns)  # pyright: ignore
+    column, row = map(inner, (0, 1), places)
+    height, width = x.shape[-2:]
     if interpolation == NEAREST:
-        return [tap(inner.round(), torch.ones_like(inner))]
-    first = inner.floor()
-    second = first + 1
-    return [tap(first, second - inner), tap(second, inner - first)]
+        column, row = column.round(), row.round()
+        return read(_Pixel.at(column, width), _Pixel.at(row, height), torch.ones_like(column))
+    left, top = column.floor(), row.floor()
+    right, bottom = left + 1, top + 1
+    columns = [(_Pixel.at(left, width), right - column), (_Pixel.at(right, width), column - left)]
+    rows = [(_Pixel.at(top, height), bottom - row), (_Pixel.at(bottom, height), row - top)]
+    return reduce(add, (read(c, r, v * w) for r, w in rows for c, v in columns))
+
+
+class _Pixel(NamedTuple):
+    """A pixel along one axis. It is made once for all pixels along the other one."""
+
+    number: Tensor
+    is_not_before: Tensor
+    is_not_after: Tensor
+    inside: Tensor
+
+    @classmethod
+    def at(cls, place: Tensor, size: int) -> _Pixel:
+        first, last = place >= 0, place < size
+        return cls(place.long(), first, last, first & last)
 
 
 def place_of(coordinate: Tensor, size: int, align_corners: bool) -> Tensor:

@@ -318,7 +318,7 @@ def _near(args: Sequence[Any]) -> list[np.ndarray]:
 def _differs(
     have: np.ndarray, want: np.ndarray, true: np.ndarray, eps: float, shift: float
 ) -> np.ndarray:
-    """Where a result is not right: other integers, or more than twice as far from f64 as JAX's."""
+    """Marks what is not right: other integers, or more than twice as far from f64 as JAX's."""
     if not is_float(want.dtype):
         return have != want
     theirs = np.abs(want.astype(np.float64) - true).max(initial=0)

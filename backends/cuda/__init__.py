@@ -67,7 +67,7 @@ BACKEND = Backend(
             (
                 "canonical",
                 "inline,canonicalize,roll,fold,decompose{gpu=true},scatter_to_reduce,"
-                "unroll_loops,canonicalize,trip_counts",
+                "selection,unroll_loops,canonicalize,trip_counts",
             ),
             ("laid-out", "layout,canonicalize"),
             (

@@ -102,8 +102,7 @@ class CountedLoop:
             return None
         (scatter,) = inner
         rows = updated_rows(scatter)
-        is_set = scatter.attrs["kind"] == "set" and not scatter.attrs.get("drop")
-        if rows is None or not is_set or scatter.args != step.blocks[0].params:
+        if rows is None or scatter.attrs["kind"] != "set" or scatter.args != step.blocks[0].params:
             return None
         is_dense = rows.axis == 0 and rows.perm == tuple(range(len(rows.perm)))
         array, index, _ = map(value_of, step.args)
@@ -205,7 +204,7 @@ class _Iterations:
             array = loop.params[slot]
             readers = [n for n in loop.steps if any(value_of(a) == array for a in n.args)]
             is_made = value[0] in loop.kernels
-            if is_made and readers == [step] and row not in carried:
+            if row is not None and is_made and readers == [step] and row not in carried:
                 found[value] = row
         return found
 
@@ -219,10 +218,12 @@ class _Iterations:
         results = made if isinstance(made, tuple) else (made,)
         scalars |= {(node, i): np.asarray(x) for i, x in enumerate(results)}
 
-    def _row(self, step: Node, places: Places, scalars: Scalars) -> Place:
-        """Returns the place of the row that a step sets."""
+    def _row(self, step: Node, places: Places, scalars: Scalars) -> Place | None:
+        """Returns the place of the row that a step sets; None if its index is out of range."""
         number, start = places[value_of(step.args[0])]
-        return number, start + int(scalars[value_of(step.args[1])]) * _row_bytes(step)
+        index = int(scalars[value_of(step.args[1])])
+        is_there = 0 <= index < int(step.types[0].shape[0])  # pyright: ignore[reportArgumentType]
+        return (number, start + index * _row_bytes(step)) if is_there else None
 
     def _place(self, node: Node, places: Places, scalars: Scalars) -> Place:
         value = value_of(node)

@@ -92,7 +92,9 @@ def library_step(x: Any, w: Any) -> Any:
 
 
 def by_data(x: Any, w: Any) -> Any:
-    return lax.while_loop(lambda s: s[0] < x[0, 0, 0] * 0 + 3, lambda s: (s[0] + 1, s[1] @ w), (0.0, x))
+    return lax.while_loop(
+        lambda s: s[0] < x[0, 0, 0] * 0 + 3, lambda s: (s[0] + 1, s[1] @ w), (0.0, x)
+    )
 
 
 def check(fn: Callable[..., Any]) -> str:

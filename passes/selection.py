@@ -58,7 +58,7 @@ class Selection(BlockPass):
 def _is_simple(sort: Node, axis: int) -> bool:
     """True for a sort by one array of integers, together with positions along the axis."""
     key, *others = sort.args
-    is_single = key.dtype.is_integer and sort.attrs["num_keys"] == 1
+    is_single = key.dtype.is_integer and int(sort.attrs["num_keys"]) == 1
     return is_single and all(_are_positions(n, axis) for n in others)
 
 

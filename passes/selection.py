@@ -58,8 +58,9 @@ class Selection(BlockPass):
 def _is_simple(sort: Node, axis: int) -> bool:
     """True for a sort by one array of integers, together with positions along the axis."""
     key, *others = sort.args
-    is_single = key.dtype.is_integer and int(sort.attrs["num_keys"]) == 1
-    return is_single and all(_are_positions(n, axis) for n in others)
+    if not key.dtype.is_integer or sort.attrs["num_keys"] != 1:
+        return False
+    return all(_are_positions(n, axis) for n in others)
 
 
 def _are_positions(node: Node, axis: int) -> bool:

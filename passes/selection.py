@@ -67,9 +67,9 @@ def _are_positions(node: Node, axis: int) -> bool:
     """True for an array of the indices along an axis."""
     axes = spread(node)
     if axes is None:
-        return is_positions(node) and node.attrs["axis"] == axis
+        return is_positions(node) and int(node.attrs["axis"]) == axis
     inner = node.args[0]
-    return is_positions(inner) and axes[inner.attrs["axis"]] == axis
+    return is_positions(inner) and axes[int(inner.attrs["axis"])] == axis
 
 
 def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:

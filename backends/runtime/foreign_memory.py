@@ -53,7 +53,7 @@ class ForeignMemory:
         self.firsts = _firsts(nodes, self.operands)
         # the result that a value becomes, maybe after updates
         self.becomes = {self.firsts.get(v, v): v for v in wanted}
-        found = ((v, at) for node in nodes for v, at in _offsets(node))
+        found = ((v, at) for node in nodes for v, at in arena_offsets(node))
         offsets = {v: at for v, at in found if v not in self.becomes}
         base = min(offsets.values(), default=0)
         self.scratch = max((at - base + bytes_of(v) for v, at in offsets.items()), default=0)
@@ -106,7 +106,7 @@ def _firsts(nodes: Sequence[Node], operands: Container[Value]) -> dict[Value, Va
     return found
 
 
-def _offsets(node: Node) -> list[tuple[Value, int]]:
+def arena_offsets(node: Node) -> list[tuple[Value, int]]:
     """Returns the values of a kernel that have an offset in the arena."""
     if not is_kernel(node) or "updates" in node.attrs:
         return []

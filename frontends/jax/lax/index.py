@@ -288,11 +288,21 @@ def _scatter(
     _settle_starts(s, plan, is_clipped=mode.name == "CLIP")
     kind = _KINDS[name]
     batch_axes = [names.index(n) for n in plan.batch]
-    if plan.valid is not None and kind != "set":
+    if plan.valid is not None and kind != "set" and not _drops(s, x, updates):
         here = _spread(s, plan.valid, batch_axes, updates)
         updates = s.b.select(here, updates, constant(identity(_NEUTRAL[kind], x.dtype), x.dtype))
         plan.valid = None
     return _scatter_out(s, x, updates, plan, names, kind)
+
+
+def _drops(s: Site, x: Node, updates: Node) -> bool:
+    """True if a scatter that combines ignores indices out of range, instead of combining with
+    neutral elements. A processor selects these in the loop of the scatter. On a GPU a library runs
+    the scatter, so the selected elements would be an array as large as the updates.
+    """
+    sizes = x.tensor.size, updates.tensor.size
+    is_larger = all(isinstance(n, int) for n in sizes) and sizes[1] > sizes[0]  # pyright: ignore
+    return s.importer.shared.on_gpu and is_larger
 
 
 def _scatter_plan(

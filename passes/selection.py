@@ -58,17 +58,18 @@ class Selection(BlockPass):
 def _is_simple(sort: Node, axis: int) -> bool:
     """True for a sort by one array of integers, together with positions along the axis."""
     key, *others = sort.args
-    is_single = key.dtype.is_integer and sort.attrs["num_keys"] == 1
-    return is_single and all(_are_positions(n, axis) for n in others)
+    if not key.dtype.is_integer or sort.attrs["num_keys"] != 1:
+        return False
+    return all(_are_positions(n, axis) for n in others)
 
 
 def _are_positions(node: Node, axis: int) -> bool:
     """True for an array of the indices along an axis."""
     axes = spread(node)
     if axes is None:
-        return is_positions(node) and node.attrs["axis"] == axis
+        return is_positions(node) and int(node.attrs["axis"]) == axis
     inner = node.args[0]
-    return is_positions(inner) and axes[inner.attrs["axis"]] == axis
+    return is_positions(inner) and axes[int(inner.attrs["axis"])] == axis
 
 
 def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:

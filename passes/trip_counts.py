@@ -36,7 +36,7 @@ class TripCounts(Pass):
 
 def trip_count(loop: Node) -> int | None:
     """Returns the trip count of a `while`; None if it is not known."""
-    test, body = loop.blocks
+    test = loop.blocks[0]
     (holds,) = test.results
     if holds.op != "lt" or holds.args[0] not in test.params:
         return None

@@ -167,11 +167,9 @@ class _Iterations:
         targets = self._targets(turn, places, scalars)
         for node in loop.steps:
             if node in loop.rows:
-                row, source = (
-                    self._row(node, places, scalars),
-                    self._place(node.args[2], places, scalars),
-                )
-                if row != source:
+                row = self._row(node, places, scalars)
+                if row is not None:
+                    source = self._place(node.args[2], places, scalars)
                     self.calls.copy(row, source, _row_bytes(node))
                 places[node, 0] = places[value_of(node.args[0])]
             elif (node, 0) not in loop.scalars:

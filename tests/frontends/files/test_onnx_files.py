@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from stack.cli import main  # noqa: E402
 from stack.errors import StackError, UnsupportedOp, UsageError  # noqa: E402
-from stack.frontends.onnx.model import import_model  # noqa: E402
+from stack.frontends.files.onnx.model import import_model  # noqa: E402
 from stack.ir.verifier import verify  # noqa: E402
 
 RNG = np.random.default_rng(0)

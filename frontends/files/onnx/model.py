@@ -16,10 +16,10 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from stack.errors import RuleError, UsageError
-from stack.frontends.lowering_table import sizes
-from stack.frontends.onnx import elementwise, movement, products, reductions
-from stack.frontends.onnx.elementwise import array_constant, element_type
-from stack.frontends.onnx.lowering import TABLE, Call, known
+from stack.frontends.files.lowering_table import sizes
+from stack.frontends.files.onnx import elementwise, movement, products, reductions
+from stack.frontends.files.onnx.elementwise import array_constant, element_type
+from stack.frontends.files.onnx.lowering import TABLE, Call, known
 from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Node

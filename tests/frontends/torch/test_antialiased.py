@@ -53,3 +53,21 @@ def test_bytes_are_torchs() -> None:
     x = torch.randint(0, 256, (1, 3, 8, 8), dtype=torch.uint8)
     got = stack.compile(lambda x: resized(x, "bilinear", False, size=(5, 3)), x)(x)
     torch.testing.assert_close(got, resized(x, "bilinear", False, size=(5, 3)), **EXACT)
+
+
+def test_products_of_tables_that_follow_each_other() -> None:
+    """Vision transformers resize a table of positions: two matmuls, whose gradient is two more."""
+
+    def resampled(p: torch.Tensor) -> torch.Tensor:
+        grid = p[:, 1:].reshape(1, 6, 6, 64).permute(0, 3, 1, 2)
+        made = resized(grid, "bicubic", False, size=(4, 4))
+        return made.permute(0, 2, 3, 1).reshape(1, -1, 64)
+
+    p = torch.randn(1, 37, 64, dtype=torch.float64, requires_grad=True)
+    wide, narrow = resampled(p), p.detach().float().requires_grad_()
+    ours = stack.compile(resampled, narrow)(narrow)
+    weight = torch.randn_like(wide)
+    (want,) = torch.autograd.grad(wide, p, weight)
+    (got,) = torch.autograd.grad(ours, narrow, weight.float())
+    torch.testing.assert_close(ours.double(), wide, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)

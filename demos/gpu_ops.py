@@ -23,7 +23,7 @@ from stack.ir.types import TensorType
 from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
-LANGUAGES = ("helion", "cutile", "tilelang")  # of kernels; each has a file `gpu_*.py`
+LANGUAGES = ("helion", "cutile", "tilelang", "cutedsl")  # of kernels; each has a file `gpu_*.py`
 
 
 def operator(

@@ -114,7 +114,7 @@ def test_programs_compute_what_their_operators_say(case: Case) -> None:
 def test_a_rival_in_another_language_names_the_package_that_it_lacks(
     language: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = {"cutile": "cuda.tile"}.get(language, language)
+    package = {"cutile": "cuda.tile", "cutedsl": "cutlass"}.get(language, language)
     monkeypatch.setitem(sys.modules, package, None)  # importing it fails
     monkeypatch.delitem(sys.modules, f"stack.demos.gpu_{language}", raising=False)
     rival = operator("norm.rms_norm", device="cpu").rivals[language]

@@ -56,7 +56,10 @@ class ForeignMemory:
         found = ((v, at) for node in nodes for v, at in arena_offsets(node))
         offsets = {v: at for v, at in found if v not in self.becomes}
         base = min(offsets.values(), default=0)
-        self.scratch = max((at - base + bytes_of(v) for v, at in offsets.items()), default=0)
+        # If the body of a loop is one call with as many results as the loop, XLA takes the operands
+        # of the call for its results, and moves it out of the loop. Scratch is one result more.
+        least = 1 if len(wanted) > 1 else 0
+        self.scratch = max((at - base + bytes_of(v) for v, at in offsets.items()), default=least)
         self.places |= {v: (self.last, at - base) for v, at in offsets.items()}
 
     def place(self, node: Node) -> Place:

@@ -92,9 +92,8 @@ def library_step(x: Any, w: Any) -> Any:
 
 
 def by_data(x: Any, w: Any) -> Any:
-    return lax.while_loop(
-        lambda s: s[0] < x[0, 0, 0] * 0 + 3, lambda s: (s[0] + 1, s[1] @ w), (0.0, x)
-    )
+    """XLA would move a body that is one call with as many results as the loop out of it."""
+    return lax.while_loop(lambda s: s[1].sum() > 1, lambda s: (s[0] + 1, s[1] * 0.5), (0, w * w))
 
 
 def check(fn: Callable[..., Any], width: int = 4) -> str:

@@ -49,7 +49,8 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
-_Tried = dict[tuple[str, ...], tuple[Func, Log]]
+# functions after a plan, with their logs, by the block before it
+_Tried = dict[tuple[Block, tuple[str, ...]], tuple[Func, Log]]
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,17 @@ class Layout(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         is_cpu = self.loops == "cpu"
+        tried: _Tried = {}
         if is_cpu:
             func = rewrite(func, (phases_together,), log)
-            pays = _windows_pay(func, log)
+            pays = _windows_pay(func, log, tried)
             first = (windows_last,) if pays else (single_channels, places_apart)
             func = rewrite(func, (*first, windows_apart), log)
-        tried = _Tried({(): (func, Log(verbose=log.verbose))})
-        best, least = _best(tried, is_cpu)
+        best, least = _best(func, log, tried, is_cpu)
         before = transposed_bytes(func.body, is_cpu)
         log.note(f"plan {'+'.join(best)}: {before} bytes of transposes before, {least} after")
         if log.fuel.left is None:
-            found, made = tried[best]
+            found, made = _apply(best, func, log, tried)
             log.extend(made)
             return found
         for step in best:
@@ -107,14 +108,16 @@ def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     return with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
-def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ...], int]:
+def _best(
+    func: Func, log: Log, tried: _Tried, by_lines: bool, enough: int = 0
+) -> tuple[tuple[str, ...], int]:
     """Tries plans, which are sequences of transpose rewrites. Returns the plan after which
     transposes move the fewest bytes, and these bytes. Stops early at a plan that leaves at most
     `enough` bytes."""
     best: tuple[str, ...] = ()
     least: int | None = None
     for plan in _PLANS:
-        cost = transposed_bytes(_apply(plan, tried)[0].body, by_lines)
+        cost = transposed_bytes(_apply(plan, func, log, tried)[0].body, by_lines)
         if least is None or cost < least:
             best, least = plan, cost
         if least <= enough:
@@ -122,7 +125,7 @@ def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ..
     return best, least or 0
 
 
-def _windows_pay(func: Func, log: Log) -> bool:
+def _windows_pay(func: Func, log: Log, tried: _Tried) -> bool:
     """True if transposing images to channels last costs fewer bytes than it saves.
 
     It saves loops over memory: epilogues, which matmuls compute themselves, and a library's
@@ -138,7 +141,7 @@ def _windows_pay(func: Func, log: Log) -> bool:
     saved += sum(2 * (bytes_of(n) + bytes_of(n.args[0])) for n in products)
     # matmuls read their weights in place
     saved += sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
-    _, left = _best(_Tried({(): (trial, Log())}), by_lines=True, enough=saved)
+    _, left = _best(trial, log, tried, by_lines=True, enough=saved)
     log.note(f"windows of {len(convs)} convolutions: {left} bytes of transposes, for {saved}")
     return left <= saved
 
@@ -161,15 +164,18 @@ def _is_overlapping(conv: Node) -> bool:
     return bool(conv.attrs.get("channels_last")) and not are_apart(conv)
 
 
-def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:
-    """Returns the function after the rewrites of a plan, one after another, and the log. Results
+def _apply(plan: tuple[str, ...], func: Func, log: Log, tried: _Tried) -> tuple[Func, Log]:
+    """Returns the function after the rewrites of a plan, one after another, and their log. Results
     are cached in `tried` for each prefix of a plan."""
-    if plan not in tried:
-        func, before = _apply(plan[:-1], tried)
-        log = Log(verbose=before.verbose)
-        log.extend(before)
-        tried[plan] = rewrite(func, _STEPS[plan[-1]], log), log
-    return tried[plan]
+    made = Log(verbose=log.verbose)
+    if not plan:
+        return func, made
+    key = func.body, plan
+    if key not in tried:
+        func, before = _apply(plan[:-1], func, log, tried)
+        made.extend(before)
+        tried[key] = rewrite(func, _STEPS[plan[-1]], made), made
+    return tried[key]
 
 
 def _takes_as_it_lies(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 Scalars that depend on constants alone, such as the counter, are computed when the call is planned;
 kernels read them from constant memory. A row of an array that an iteration sets is computed in its
-place, or copied there. Other carried values alternate between two buffers.
+place if that is aligned, else copied there. Other carried values alternate between two buffers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stack.ir.updates import updated_rows
 from stack.run.foreign import Value, value_of
 
 from ..runtime.foreign_memory import ForeignMemory, Place, arena_offsets, bytes_of
+from ..runtime.plan import ALIGNMENT
 
 MOST = 4096  # steps of all iterations: a plan lists each of them
 
@@ -201,7 +202,7 @@ class _Iterations:
             value, row = value_of(step.args[2]), self._row(step, places, scalars)
             array = loop.params[slot]
             readers = [n for n in loop.steps if any(value_of(a) == array for a in n.args)]
-            is_made = value[0] in loop.kernels
+            is_made = value[0] in loop.kernels and _row_bytes(step) % ALIGNMENT == 0
             if row is not None and is_made and readers == [step] and row not in carried:
                 found[value] = row
         return found

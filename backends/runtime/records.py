@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 from stack.ir.cost import total
@@ -13,29 +12,10 @@ from stack.ir.node import Block, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_control, is_fusion, is_while
 from stack.ranges import range_name
-from stack.run.backend import Kernel, module_paths, source_lines
+from stack.run.backend import Kernel, LazyKernel, module_paths, source_lines
 
 GENERATED = ("kernel", "call", "cond", "while")
 STEPS = ("group", "contraction", "control", "foreign")  # kinds of ops that execute as steps
-
-
-class _LazyRecord(Kernel):
-    """A kernel record that prints its text and counts its work on first use."""
-
-    def __init__(
-        self, make_text: Callable[[], str], count: Callable[[], float], *fields: Any, **more: Any
-    ) -> None:
-        super().__init__(*fields, **more)
-        del self.__dict__["text"], self.__dict__["flops"]
-        self.__dict__["_make_text"], self.__dict__["_count"] = make_text, count
-
-    @cached_property
-    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.__dict__["_make_text"]()
-
-    @cached_property
-    def flops(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.__dict__["_count"]()
 
 
 def describe_kernel(
@@ -49,13 +29,10 @@ def describe_kernel(
     """Returns the record of a kernel of ours. `text` is the text or a function that prints it;
     `more` are `Kernel.resources` and `Kernel.warning`.
     """
-    return _LazyRecord(
-        text if callable(text) else lambda: text,
-        lambda: _flops_of_kernel(node),
+    known = Kernel(
         name,
         "generated",
-        "",
-        extension,
+        extension=extension,
         stage_node=func.body.names.get(node, ""),
         source=kernel_lines(node, func.body.locs.get(node, ())),
         modules=module_paths(_all_lines(node, func.body.locs.get(node, ()))),
@@ -63,6 +40,8 @@ def describe_kernel(
         bytes=_moved(node),
         **more,
     )
+    make_text = text if callable(text) else lambda: text
+    return LazyKernel(known, {"text": make_text, "flops": lambda: _flops_of_kernel(node)})
 
 
 def describe(func: Func, node: Node, library: str = "", loop_steps: int = 0) -> Kernel:

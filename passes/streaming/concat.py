@@ -34,18 +34,19 @@ def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
     """Returns the block with concats and pads of single elements split into the long part and the
     elements. Each is split only if `spend`, which gets its source lines, returns True."""
     refused: set[Node] = set()
+    graph = Graph(block)
     while True:
+        block = graph.block
         found = next((n for n in block.nodes if n.op in JOINS and n not in refused), None)
         if found is None:
             return block
         refused.add(found)
-        graph = Graph(block)
         try:
             changed = _Split(graph, found).replacements()
         except Refusal:
             continue
         if spend(graph.lines([found])):
-            block = _without_shifts(replace(block, changed))
+            graph = Graph(_without_shifts(replace(block, changed)))
 
 
 class _Split:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import getdoc
 from typing import Any
 
@@ -45,14 +45,6 @@ class Kernel:
     computes: str = ""
     loop_steps: int = 0
 
-    def with_step(self, flops: float, computes: str) -> Kernel:
-        """Returns a copy of this kernel with another number of operations and another name of what
-        it computes. It keeps a `text` that is computed on demand uncomputed.
-        """
-        made = copy(self)
-        made.__dict__.update(flops=flops, computes=computes)
-        return made
-
     def __repr__(self) -> str:
         lines = ", ".join(self.source) or "no source line"
         return f"<Kernel {self.name}: {self.kind}, {self.flops:.3g} flops, {lines}>"
@@ -60,6 +52,31 @@ class Kernel:
     def _repr_html_(self) -> str:
         head, text = html.escape(repr(self)), html.escape(self.text or "no code of ours")
         return f"<details open><summary>{head}</summary><pre>{text}</pre></details>"
+
+
+class LazyKernel(Kernel):
+    """A copy of a kernel record, some of whose fields are computed on first use.
+
+    Args:
+        make: functions that compute `text`, `flops` or `computes`, by name of the field.
+        fields: other values of fields.
+    """
+
+    def __init__(self, known: Kernel, make: Mapping[str, Callable[[], Any]], **fields: Any) -> None:
+        kept = {name: value for name, value in known.__dict__.items() if name not in make}
+        self.__dict__.update(kept, **fields, _make={**kept.get("_make", {}), **make})
+
+    @cached_property
+    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_make"]["text"]()
+
+    @cached_property
+    def flops(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_make"]["flops"]()
+
+    @cached_property
+    def computes(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_make"]["computes"]()
 
 
 def source_lines(lines: Iterable[str]) -> tuple[str, ...]:

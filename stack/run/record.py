@@ -6,7 +6,7 @@ import html
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from stack.errors import unknown_name
 from stack.ir.func import Func
 from stack.phases import phases_now
 from stack.rewrite.check import EXACT, Inexact
-from stack.run.backend import Kernel
+from stack.run.backend import Kernel, LazyKernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.decisions import FILE as DECISIONS
 from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
@@ -159,7 +159,7 @@ class Run:
         """
         lowered = self.functions
         if runs_loops(self.frontend):
-            self.kernels = [replace(k, loop_steps=0) if k.loop_steps else k for k in self.kernels]
+            self.kernels = [LazyKernel(k, {}, loop_steps=0) for k in self.kernels]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
     def func(self, name: str) -> Func:

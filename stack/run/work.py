@@ -14,7 +14,7 @@ from stack.ir.func import Func
 from stack.ir.group_names import group_name
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_input
-from stack.run.backend import Kernel
+from stack.run.backend import Kernel, LazyKernel
 
 # nodes by name, each with the names of its operands that are computed
 Steps = dict[str, tuple[Node, tuple[str, ...]]]
@@ -49,12 +49,12 @@ def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
     step, made = steps.get(kernel.stage_node), lowered.get(kernel.stage_node)
     if step is None:
         return kernel
-    name = group_name(step[0])
+    named = LazyKernel(kernel, {"computes": lambda: group_name(step[0])})
     if kernel.kind != "generated" or made is None:
-        return kernel.with_step(kernel.flops, name)
+        return named
     if any(n and n not in steps and lowered[n][0].op != "alloc" for n in made[1]):
-        return kernel.with_step(kernel.flops, name)  # another kernel computes a part of the step
-    return kernel.with_step(step_flops(step[0]), name)
+        return named  # another kernel computes a part of the step
+    return LazyKernel(named, {"flops": lambda: step_flops(step[0])})
 
 
 @cached_by_class

@@ -384,6 +384,6 @@ def test_a_trial_ends_at_the_first_plan_that_moves_few_enough_bytes() -> None:
         (moved - 1, ("sink",), 0, 2),
         (0, ("sink",), 0, 2),
     ):
-        tried = {(): (func, Log())}
-        assert layout._best(tried, False, enough) == (plan, least)
-        assert len(tried) == 1 + plans
+        tried: layout._Tried = {}
+        assert layout._best(func, Log(), tried, False, enough) == (plan, least)
+        assert len(tried) == plans

@@ -7,6 +7,8 @@ with zero padding, and otherwise reads the first row or column.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -46,27 +48,35 @@ def grid_sampler_2d(
     grid = grid.unsqueeze(1).expand(-1, x.shape[1], -1, -1, -1)
     places = [place_of(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
 
-    def inner(axis: int, place: Tensor) -> Tensor:
-        return within(place, x.shape[-1 - axis], padding, align_corners)
+    columns, rows = (
+        _taps(place, x.shape[-1 - axis], interpolation, padding, align_corners)
+        for axis, place in enumerate(places)
+    )
+    image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1)
+    channel = torch.arange(x.shape[1], device=x.device).view(-1, 1, 1)
+    read = (x[image, channel, r, c] * (v * w) for r, w in rows for c, v in columns)
+    return reduce(add, read)
+
+
+def _taps(
+    place: Tensor, size: int, interpolation: int, padding: int, align_corners: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """Returns the indices that a position reads along one axis, and their weights."""
+
+    def tap(pixel: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        # outside of the image, index 0 with weight 0, or nan if the weight is nan
+        inside = (pixel >= 0) & (pixel < size)
+        return torch.where(inside, pixel.long(), 0), torch.where(inside, weight, weight * 0)
 
     if interpolation == BICUBIC:
-        columns, rows = (
-            [(inner(axis, pixel), weight) for pixel, weight in cubic(places[axis])]
-            for axis in (0, 1)
-        )
-        return sum(_read(x, c, r, v * w) for r, w in rows for c, v in columns)  # pyright: ignore
-    column, row = map(inner, (0, 1), places)
+        pixels = [(within(pixel, size, padding, align_corners), w) for pixel, w in cubic(place)]
+        return [tap(pixel, weight) for pixel, weight in pixels]
+    inner = within(place, size, padding, align_corners)
     if interpolation == NEAREST:
-        column, row = column.round(), row.round()
-        return _read(x, column, row, torch.ones_like(column))
-    left, top = column.floor(), row.floor()
-    right, bottom = left + 1, top + 1
-    return (
-        _read(x, left, top, (right - column) * (bottom - row))
-        + _read(x, right, top, (column - left) * (bottom - row))
-        + _read(x, left, bottom, (right - column) * (row - top))
-        + _read(x, right, bottom, (column - left) * (row - top))
-    )
+        return [tap(inner.round(), torch.ones_like(inner))]
+    first = inner.floor()
+    second = first + 1
+    return [tap(first, second - inner), tap(second, inner - first)]
 
 
 def place_of(coordinate: Tensor, size: int, align_corners: bool) -> Tensor:
@@ -129,17 +139,6 @@ def _reflected(place: Tensor, size: int, align_corners: bool) -> Tensor:
     away = torch.where(place < low, low - place, place - low)
     rest = away - (away / (2 * span)).trunc() * (2 * span)
     return torch.where(rest < span, rest, 2 * span - rest) + low
-
-
-def _read(x: Tensor, column: Tensor, row: Tensor, weight: Tensor) -> Tensor:
-    """Returns pixels times weights; outside 0, or nan if the weight is nan."""
-    count, channels, height, width = x.shape
-    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    image = torch.arange(count, device=x.device).view(count, 1, 1, 1)
-    channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
-    down, across = (torch.where(inside, p.long(), 0) for p in (row, column))
-    weight = torch.where(inside, weight, weight * 0)
-    return x[image, channel, down, across] * weight
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {_OP: grid_sampler_2d}

@@ -206,6 +206,8 @@ CALLS: dict[str, Function] = {
     "numbers": lambda x, w: (x.long() + 1) / 2,
     "norm": lambda x, w: F.layer_norm(x, (4,)),
     "permute": lambda x, w: x.permute(2, 0, 1).contiguous(),
+    "numbers of other types": lambda x, w: [x.long() + k for k in (1, True, 1.0, 1)],
+    "equal shapes": lambda x, w: [t + t for t in (w, w.t(), w.long(), w[:, :1].expand(4, 4), w)],
 }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from stack.ir.types import TensorType
 from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
+LANGUAGES = ("helion", "cutile", "tilelang", "cutedsl")  # of kernels; each has a file `gpu_*.py`
 
 
 def operator(
@@ -105,7 +106,10 @@ def _rivals(op: str, args: tuple[Tensor, ...]) -> dict[str, Rival]:
     if op == "loss.linear_cross_entropy":
         return {"torch": Rival("library", lambda: _linear_loss)}
     if op == "norm.rms_norm":
-        return {"torch": Rival("library", lambda: _rms)}
+        return {
+            "torch": Rival("library", lambda: _rms),
+            **{name: Rival("peer", partial(_written_in, name)) for name in LANGUAGES},
+        }
     if op == "scan.inclusive":
         return {"torch.cumsum": Rival("library", lambda: lambda x: torch.cumsum(x, -1))}
     if op == "scan.gated":
@@ -168,6 +172,11 @@ def _rms(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, 1e-6)
 
 
+def _written_in(language: str) -> Callable[..., Tensor]:
+    """Returns RMSNorm in another language of kernels."""
+    return _module(f"stack.demos.gpu_{language}").rms_norm
+
+
 def _scaled() -> Callable[..., Tensor]:
     """Returns torch's matmul of FP8 codes: cuBLAS, or CUTLASS if rows have scales."""
     turned: dict[int, Tensor] = {}  # cuBLAS expects column-major block scales
@@ -222,16 +231,17 @@ def _associative() -> Callable[..., Tensor]:
     return torch.compile(run, dynamic=False)
 
 
-def _module(package: str, name: str) -> Any:
+def _module(name: str) -> Any:
     """Imports a module of a peer. Raises StackError if it is not installed."""
-    if importlib.util.find_spec(package) is None:
-        raise StackError(f"{package} is not installed")
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise StackError(f"{error.name} is not installed") from error
 
 
 def _fla(op: str) -> Callable[..., Tensor]:
     """flash-linear-attention's Triton kernels, on [b, n, h, d]."""
-    ops = _module("fla", "fla.ops")
+    ops = _module("fla.ops")
 
     def run(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -248,7 +258,7 @@ def _fla(op: str) -> Callable[..., Tensor]:
 
 
 def _mamba() -> Callable[..., Tensor]:
-    combined = _module("mamba_ssm", "mamba_ssm.ops.triton.ssd_combined")
+    combined = _module("mamba_ssm.ops.triton.ssd_combined")
 
     def run(
         x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, first: Tensor

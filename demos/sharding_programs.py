@@ -72,6 +72,11 @@ def layers(x: Any, weights: list[Weights]) -> Any:
     return x
 
 
+def add_rows(table: Any, index: Any, rows: Any) -> Any:
+    """The gradient of a word table, added to it."""
+    return table.at[index].add(rows)
+
+
 def step(model: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a gradient descent step on the squared result of a model, which gives new weights."""
 
@@ -122,6 +127,11 @@ def experts_forward() -> Program:
 def convolutions_forward() -> Program:
     weights = [_array(CHANNELS, CHANNELS, 3, 3) * i for i in (1, 2, 3)]
     return convolutions, (_array(BATCH, CHANNELS, LENGTH, LENGTH), *weights)
+
+
+def add_rows_forward(words: int = 4096) -> Program:
+    index = np.random.default_rng(0).integers(0, words, BATCH * LENGTH)
+    return add_rows, (_array(words, WIDTH), index, _array(len(index), WIDTH))
 
 
 def layers_forward(count: int = 8) -> Program:

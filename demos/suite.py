@@ -24,7 +24,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "conv": ("resnet18", "resnet50", "mobilenet", "vgg", "unet"),
     "speech": ("whisper_encoder", "wav2vec2", "conformer"),
     "torch": ("transformer", "encoder", "lstm", "gru", "mixer", "dlrm"),
-    "jax": ("rnn_scan", "vmap_attention", "gpt2_jax", "ode_while", "ssm_scan", "mlp_vmap"),
+    "jax": (
+        *("rnn_scan", "vmap_attention", "gpt2_jax", "ode_while", "ssm_scan", "mlp_vmap"),
+        *("take_sum", "segment_sum", "top_k", "newton", "gated_scan", "conv_mean", "tanh_vmap"),
+    ),
 }
 
 

@@ -1,8 +1,9 @@
-"""JAX programs with scan, vmap and while: recurrent, attention, GPT-2, an ODE, a state space."""
+"""JAX programs with scan, vmap and while: recurrent, attention, GPT-2, an ODE, a state space; and
+programs of a few operations, for which calls and launches count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +152,71 @@ def mlp_vmap(setting: Setting) -> Target:
     return _finish(setting, jax.vmap(net, in_axes=(0, None)), args)
 
 
+# ---- programs of a few operations
+
+
+def _take_sum(table: Any, places: Any) -> Any:
+    return jnp.take(table, places, axis=0).sum(0)
+
+
+def _segment_sum(rows: Any, places: Any) -> Any:
+    return jax.ops.segment_sum(rows, places, num_segments=4096)
+
+
+def _top_k(x: Any) -> Any:
+    values, places = jax.lax.top_k(x, 8)
+    return jax.nn.softmax(values), places
+
+
+def _newton(x: Any) -> Any:
+    square = jnp.abs(x) + 1
+    return jax.lax.fori_loop(0, 20, lambda _, y: 0.5 * (y + square / y), square)
+
+
+def _gated_scan(gate: Any, x: Any) -> Any:
+    def join(left: Any, right: Any) -> Any:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    return jax.lax.associative_scan(join, (jax.nn.sigmoid(gate), x), axis=1)[1]
+
+
+def _conv_mean(x: Any, w: Any) -> Any:
+    form = ("NHWC", "HWIO", "NHWC")
+    y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=form)
+    return jax.nn.relu(y).mean((1, 2))
+
+
+Shape = tuple[int, ...]
+
+
+def _few(
+    fn: Callable[..., Any],
+    *shapes: tuple[Shape, Shape],
+    places: Sequence[tuple[int, int]] = (),
+    half: bool = False,
+) -> Callable[[Setting], Target]:
+    """Returns the maker of a program on drawn arrays.
+
+    Args:
+        fn: the function of the arrays.
+        shapes: the shape of each array, on a GPU and on a CPU.
+        places: how many indices the last argument has, and of how many rows; likewise.
+        half: whether the arrays are bf16 on a GPU.
+    """
+
+    def make(setting: Setting) -> Target:
+        at = 0 if setting.large else 1
+        args = [_draw(setting, *s[at], seed=number) for number, s in enumerate(shapes)]
+        if half and setting.large:
+            args = [a.astype(jnp.bfloat16) for a in args]
+        if places:
+            count, rows = places[at]
+            args.append(_put(setting, np.random.default_rng(9).integers(0, rows, count, np.int32)))
+        return _finish(setting, fn, tuple(args))
+
+    return make
+
+
 PROGRAMS: dict[str, Callable[[Setting], Target]] = {
     "rnn_scan": rnn_scan,
     "vmap_attention": vmap_attention,
@@ -158,4 +224,24 @@ PROGRAMS: dict[str, Callable[[Setting], Target]] = {
     "ode_while": ode_while,
     "ssm_scan": ssm_scan,
     "mlp_vmap": mlp_vmap,
+    "take_sum": _few(
+        _take_sum, ((50_000, 256), (5_000, 64)), places=[(32, 50_000), (32, 5_000)], half=True
+    ),
+    "segment_sum": _few(
+        _segment_sum, ((200_000, 64), (20_000, 16)), places=[(200_000, 4096), (20_000, 4096)]
+    ),
+    "top_k": _few(_top_k, ((4096, 256), (512, 256))),
+    "newton": _few(_newton, ((2048, 2048), (512, 512))),
+    "gated_scan": _few(_gated_scan, *[((8, 4096, 512), (1, 512, 128))] * 2),
+    "conv_mean": _few(
+        _conv_mean,
+        ((16, 56, 56, 64), (2, 28, 28, 32)),
+        ((3, 3, 64, 128), (3, 3, 32, 64)),
+        half=True,
+    ),
+    "tanh_vmap": _few(
+        jax.vmap(lambda x, w: jnp.tanh(x @ w), (0, None)),
+        ((64, 512, 256), (8, 64, 64)),
+        ((256, 256), (64, 64)),
+    ),
 }

@@ -131,9 +131,13 @@ class _IterationArrays:
 
 
 def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
-    """True if one matmul, written and read again, takes less time than one in each iteration."""
-    sizes: list[Any] = [made.tensor.size, max(a.tensor.size for a in made.args)]  # pyright: ignore
-    if sizes[0] > sizes[1]:
+    """True if one matmul, written and read again, takes less time than one in each iteration.
+
+    The result for all iterations must fit in the cache, or be no larger than an operand: a small
+    gain is not worth any amount of memory.
+    """
+    size: Any = made.tensor.bytes
+    if size > max(gpu.cache_bytes, *(a.tensor.bytes for a in made.args)):  # pyright: ignore
         return False
     body = alone(node).blocks[0]
     try:
@@ -143,7 +147,7 @@ def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
     dtype = node.args[0].dtype
     apart = count * (best_seconds(product, dtype, gpu) - gpu.launch)
     together = best_seconds(replace(product, height=product.height * count), dtype, gpu)
-    return together + 2 * sizes[0] * node.dtype.bytes / gpu.memory_rate < apart
+    return together + 2 * size / gpu.memory_rate < apart
 
 
 def _row(values: Node, index: Node) -> Node:

@@ -9,15 +9,15 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.ir import ops
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import Builder, constant, make
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
-from stack.ir.space import NumpySpace
-from stack.ir.traits import is_constant, is_positions, repeats
+from stack.ir.space import NumpySpace, identity
+from stack.ir.traits import is_constant, is_positions, is_reduction, repeats
 from stack.ir.types import TensorType
-from stack.rewrite.engine import Scope, Simple, rewrite
+from stack.rewrite.engine import Scope, Simple, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import Why
@@ -30,7 +30,8 @@ _EMPTY_KEPT = _KEPT - {"iota", "broadcast"}
 
 @dataclass(frozen=True)
 class Fold(Pass):
-    """Evaluate ops on constants in the interpreter. An array without elements is a constant.
+    """Evaluate ops on constants in the interpreter. An array without elements is a constant, and
+    what is computed from one alone is equal elements: a pad, a reduction, a product.
 
     A result larger than `max_elements` stays an op, unless it is no larger than the constant arrays
     that it is computed from. Then folding saves memory too; it may read up to `max_work` elements.
@@ -46,6 +47,8 @@ class Fold(Pass):
     def run(self, func: Func, log: Log) -> Func:
         rules = (
             Simple("empty", _pure_ops(_EMPTY_KEPT), _empty),
+            _equal_elements,
+            _others,
             Simple("fold", _pure_ops(_KEPT), self._fold),
         )
         return rewrite(func, rules, log)
@@ -76,9 +79,40 @@ def _pure_ops(kept: frozenset[str]) -> tuple[str, ...]:
 
 def _empty(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A value without elements needs no code."""
-    if not isinstance(node.type, TensorType) or node.type.size != 0:
+    if not _is_empty(node):
         return None
     return constant(np.empty(node.shape, node.dtype.numpy), node.dtype)
+
+
+@on("pad", "reduce", "dot")
+def _equal_elements(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Rule: padding around no elements, a reduction of none and a product over none are equal
+    elements."""
+    if not any(_is_empty(a) for a in node.args):
+        return None
+    if node.op == "pad":
+        value = node.args[1]
+    else:
+        kind = str(node.attrs["kind"]) if is_reduction(node) else "sum"
+        value = constant(identity(kind, node.dtype), node.dtype)
+    if value.type == node.type:
+        return value
+    return make("broadcast", (value,), {"axes": ()}, hint=node.type)
+
+
+@on("concat", "scatter")
+def _others(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Rule: an operand without elements adds nothing to a concatenation or a scatter."""
+    if node.op == "scatter":
+        return node.args[0] if _is_empty(node.args[-1]) else None
+    kept = [a for a in node.args if not _is_empty(a)]
+    if len(kept) in (0, len(node.args)):
+        return None
+    return make("concat", kept, node.attrs) if len(kept) > 1 else kept[0]
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node.type, TensorType) and node.type.size == 0
 
 
 def _source(node: Node) -> Node | None:

@@ -42,7 +42,7 @@ class Indexed(BlockPass):
         for node in block.nodes:
             if node.op != "sort":
                 continue
-            axis, slices = int(node.attrs["axis"]), _slices_of(node, scope)
+            axis, slices = int(node.attrs["axis"]), slices_of(node, scope)
             size = node.args[0].shape[axis]
             limits: list[Dim] = [s.attrs["limit"][axis] for s in slices]
             known = [n for n in limits if isinstance(n, int)]
@@ -68,7 +68,7 @@ def _later(item: Node, old: Node, axis: int, start: int) -> Node:
     return make("slice", (item,), {**old.attrs, **moved})
 
 
-def _slices_of(node: Node, scope: Scope) -> list[Node]:
+def slices_of(node: Node, scope: Scope) -> list[Node]:
     """Returns the slices of a sort's results if nothing but slices reads them; empty if anything
     else does, or the block returns one."""
     found: list[Node] = []

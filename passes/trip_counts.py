@@ -36,25 +36,30 @@ class TripCounts(Pass):
 
 def trip_count(loop: Node) -> int | None:
     """Returns the trip count of a `while`; None if it is not known."""
-    test, body = loop.blocks
+    test = loop.blocks[0]
     (holds,) = test.results
     if holds.op != "lt" or holds.args[0] not in test.params:
         return None
-    place = test.params.index(holds.args[0])
-    start, end = _number(loop.args[place]), _number(holds.args[1])
-    step = _step(body.results[place], body.params[place])
-    if start is None or end is None or not step:
+    end, found = _number(holds.args[1]), counters(loop).get(test.params.index(holds.args[0]))
+    if end is None or found is None:
         return None
+    start, step = found
     return max(0, -(-(end - start) // step))
+
+
+def counters(loop: Node) -> dict[int, tuple[int, int]]:
+    """Maps the numbers of carried values that count from a number, by a positive number in each
+    iteration, to both numbers."""
+    body = loop.blocks[1]
+    slots = zip(loop.args, body.params, body.results, strict=True)
+    found = ((_number(arg), _step(after, before)) for arg, before, after in slots)
+    return {i: (at, by) for i, (at, by) in enumerate(found) if at is not None and by is not None}
 
 
 def counter(loop: Node) -> int | None:
     """Returns the number of a loop's carried value that starts at 0 and grows by 1 in each
     iteration; None if there is none."""
-    body = loop.blocks[1]
-    slots = zip(loop.args, body.params, body.results, strict=True)
-    found = (i for i, (a, p, r) in enumerate(slots) if _number(a) == 0 and _step(r, p) == 1)
-    return next(found, None)
+    return next((i for i, found in counters(loop).items() if found == (0, 1)), None)
 
 
 def _step(after: Node, before: Node) -> int | None:

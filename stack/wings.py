@@ -27,6 +27,7 @@ class Wing:
 WINGS = {
     "bench": Wing("timing beside other compilers", ("bench", "compare")),
     "course": Wing("lessons and exercises, `python -m stack.demos.course`"),
+    "files": Wing("programs in files of other tools: ONNX, StableHLO"),
     "mesh": Wing("programs that are split over a mesh of ranks"),
     "ops": Wing("hosted operators, with kernels written by hand"),
     "report": Wing("runs as web pages and in notebooks", ("live", "report")),

@@ -38,6 +38,7 @@ WINGS = {
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
     ),
     "course": ("demos", "stack/mini.py"),
+    "files": ("frontends/files",),
     "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),
     "rules": ("stack/testing/rules", "stack/commands/check_rule.py"),
     "report": ("stack/report", "stack/commands/report.py"),

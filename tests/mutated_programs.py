@@ -321,16 +321,23 @@ def random_program(seed: int, shared: bool = False) -> Program:
 
 
 class Verdict(NamedTuple):
-    """The outcome of a program: "right", "wrong" or "refused by Dynamo", and why."""
+    """The outcome of a program: "right", "wrong", "torch's own" or "refused by Dynamo"."""
 
     kind: str
     why: str = ""
+
+
+def traced(module: nn.Module, _: Any) -> Any:
+    """A module under AOTAutograd alone."""
+    torch._dynamo.reset()
+    return torch.compile(module, backend="aot_eager")
 
 
 def judged(program: Program, compiled: Compile) -> Verdict:
     """Hold a compiled program against eager.
 
     Where autograd refuses to go on, the compiled program may refuse too, or give what is right.
+    What AOTAutograd with eager kernels gets wrong as well is "torch's own".
     """
     eager = run(program)
     found = run(program, compiled)
@@ -338,6 +345,8 @@ def judged(program: Program, compiled: Compile) -> Verdict:
         return Verdict("refused by Dynamo", found.error)
     if not eager.error:
         why = found.error or eager.compare(found)
+        if why and not found.error and eager.compare(run(program, traced)):
+            return Verdict("torch's own", why)
     else:
         right = run(program, saved=True)
         why = "" if found.error or right.error else right.compare(found)

@@ -198,15 +198,14 @@ class Program:
         ):
             if have.shape != want.shape or have.dtype != want.dtype:
                 return f"result {i} is {have.dtype}{have.shape}, not {want.dtype}{want.shape}"
-            if not is_float(want.dtype):
-                wrong = have != want
-                if np.any(wrong):  # XLA compiles some programs wrongly; op by op it does not
-                    wrong = have != np.asarray(self.fn(*self.args)[i])
-            else:
-                theirs = np.abs(want.astype(np.float64) - true).max(initial=0)
-                scale = np.abs(true).max(initial=0)
-                off = np.abs(have.astype(np.float64) - true)
-                wrong = ~(off <= 2 * theirs + 8 * eps * scale)
+            wrong = _differs(have, want, true, eps, 0.0)
+            if np.any(wrong):  # XLA compiles some programs wrongly; op by op it does not
+                want = np.asarray(self.fn(*self.args)[i])
+                true, near = (
+                    _op_by_op(self.wide, args)[i] for args in (self.args, _near(self.args))
+                )
+                shift = np.abs(near - true).max(initial=0) if is_float(want.dtype) else 0.0
+                wrong = _differs(have, want, true, eps, shift)
             if np.any(wrong):
                 at = tuple(int(k) for k in np.argwhere(wrong)[0])
                 return (
@@ -294,8 +293,38 @@ def _total(fn: Callable[..., Any], *args: Any) -> Any:
 def in_f64(fn: Callable[..., Any], args: Sequence[Any]) -> list[np.ndarray]:
     """The results of a function in f64, for many results."""
     with jax.enable_x64(True):
-        wide = [np.asarray(a, np.float64) if is_float(a.dtype) else a for a in args]
-        return [np.asarray(r) for r in jax.jit(fn, compiler_options=QUICK)(*wide)]
+        return [np.asarray(r) for r in jax.jit(fn, compiler_options=QUICK)(*map(_wide, args))]
+
+
+def _op_by_op(fn: Callable[..., Any], args: Sequence[Any]) -> list[np.ndarray]:
+    with jax.enable_x64(True):
+        return [np.asarray(r) for r in fn(*map(_wide, args))]
+
+
+def _wide(arg: Any) -> np.ndarray:
+    return np.asarray(arg, np.float64) if is_float(arg.dtype) else np.asarray(arg)
+
+
+def _near(args: Sequence[Any]) -> list[np.ndarray]:
+    """Arguments in f64, moved by a rounding of f32: how far does a result move?"""
+    rng = np.random.default_rng(0)
+    wide = map(_wide, args)
+    return [
+        a * (1 + EPS["float32"] * rng.uniform(-1, 1, a.shape)) if is_float(a.dtype) else a
+        for a in wide
+    ]
+
+
+def _differs(
+    have: np.ndarray, want: np.ndarray, true: np.ndarray, eps: float, shift: float
+) -> np.ndarray:
+    """Marks what is not right: other integers, or more than twice as far from f64 as JAX's."""
+    if not is_float(want.dtype):
+        return have != want
+    theirs = np.abs(want.astype(np.float64) - true).max(initial=0)
+    scale = np.abs(true).max(initial=0)
+    off = np.abs(have.astype(np.float64) - true)
+    return ~(off <= 2 * theirs + 8 * eps * scale + 2 * shift)
 
 
 def _is_fit(value: Value, normal: np.ndarray, true: np.ndarray) -> bool:

@@ -357,7 +357,7 @@ class Movement(Base):
     def m_put(self) -> None:
         x = self.pick(lambda v: v.rank > 0 and v.shape[0] > 1)
         picked = self.rng.sample(range(x.shape[0]), self.rng.randint(1, x.shape[0]))
-        at = np.array(picked, self.rng.choice(["int32", "uint8"]))
+        at = np.array(picked, self.rng.choice(["int32", "uint8"]) if max(picked) < 256 else "int32")
         u = self.pick(
             lambda v: v.dtype == x.dtype and repeats(v.shape, (len(picked), *x.shape[1:]))
         )

@@ -34,6 +34,7 @@ NEEDS = {
     "run r --kernel k=hand.py:mine": "bench",
     "report f.stack -o f.html": "report",
     "check-rule canonicalize:twice": "rules",
+    "dump model.onnx": "files",
     "dump f.stack --mesh dp=2": "mesh",
     "explain r --sharding %e": "mesh",
 }
@@ -49,6 +50,7 @@ COMMANDS = (
 def compiled() -> dict[str, Any]:
     """Compiles a function, asks about its run, and saves it."""
     Path("f.stack").write_text(TEXT)
+    Path("model.onnx").write_bytes(b"\x08\x0a\x12")
     x, w = np.ones((4, 8), np.float32), np.full(8, 2, np.float32)
     made = stack.compile(stack.parse(TEXT), x, w)
     np.testing.assert_allclose(made(x, w), np.exp(x * w), rtol=1e-5)

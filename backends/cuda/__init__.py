@@ -66,8 +66,8 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{gpu=true},scatter_to_reduce,canonicalize,"
-                "trip_counts",
+                "inline,canonicalize,roll,fold,decompose{gpu=true},scatter_to_reduce,"
+                "selection,unroll_loops,canonicalize,trip_counts",
             ),
             ("laid-out", "layout,canonicalize"),
             (

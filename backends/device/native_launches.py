@@ -50,6 +50,7 @@ class NativeLaunches:
         self.device = device
         self.steps: list[list[int]] = []
         self.kept: list[object] = []
+        self.templates: dict[TensorMapArgument, int] = {}
 
     def kernel(self, kernel: LoadedKernel, places: Sequence[Place]) -> None:
         """Adds a launch of a kernel on arrays, given by memory."""
@@ -83,7 +84,9 @@ class NativeLaunches:
         if isinstance(argument, int):
             return ADDRESS, 0, *places[argument]
         if isinstance(argument, TensorMapArgument):
-            return MAP, self._template(argument.map()), *places[argument.array]
+            if argument not in self.templates:
+                self.templates[argument] = self._template(argument.map())
+            return MAP, self.templates[argument], *places[argument.array]
         self.kept.append(argument)
         return FIXED, ctypes.addressof(argument), *_NOWHERE
 

@@ -12,7 +12,7 @@ import ctypes
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from ..runtime.foreign_memory import ForeignMemory, Place, bytes_of
 from ..runtime.program import BlockProgram
 from ..runtime.steps import OnArrays
 from ..runtime.values import Table
+from .counted_loops import CountedLoop, counted_loop
 from .driver import check, driver
 from .launch import LoadedKernel
 from .native_launches import NativeLaunches, handler
@@ -43,22 +44,46 @@ class DeviceSteps:
 
     def __init__(self, func: Func, program: BlockProgram) -> None:
         self.func, self.program = func, program
+        self.loops: dict[Node, CountedLoop | None] = {}
         assert isinstance(program.device, TorchDevice)
         self.device = program.device
         self.platform = "CUDA" if self.device.is_gpu else "cpu"
 
     def takes(self, node: Node) -> bool:
-        return is_kernel(node)
+        return is_kernel(node) or self._loop(node) is not None
+
+    def _loop(self, node: Node) -> CountedLoop | None:
+        if node not in self.loops:
+            self.loops[node] = counted_loop(node)
+        return self.loops[node]
 
     def call(
         self, nodes: Sequence[Node], given: Sequence[Value], wanted: Sequence[Value]
     ) -> ForeignCall:
-        kernels = [self.program.load(node) for node in nodes]
+        loops = {n: loop for n in nodes if (loop := self._loop(n)) is not None}
+        found = [
+            *(n for n in nodes if n not in loops),
+            *(n for x in loops.values() for n in x.kernels),
+        ]
+        kernels = {node: self.program.load(node) for node in found}
         library = None
-        if self.device.is_gpu and all(isinstance(k, LoadedKernel) for k in kernels):
+        if self.device.is_gpu and all(isinstance(k, LoadedKernel) for k in kernels.values()):
             library = handler()
         steps = _Called(self.device) if library is None else NativeLaunches(self.device.where)
-        memory = self._planned(steps, nodes, kernels, given, wanted)
+
+        def data(node: Node) -> int:
+            made = self.device.constant(node)
+            steps.kept.append(made)
+            return made.data_ptr()
+
+        memory = ForeignMemory(nodes, given, wanted, data)
+        planned = _Planned(steps, memory, kernels)
+        read = {value_of(a) for node in nodes for a in node.args}.union(wanted)
+        for node in nodes:
+            if node in loops:
+                loops[node].add(planned, read)
+            else:
+                planned.step(node)
         if isinstance(steps, _Called):
             number = next(_numbers)
             _plans[number] = steps
@@ -71,38 +96,43 @@ class DeviceSteps:
         at = ctypes.addressof(numbers)
         return ForeignCall(address, at, memory.scratch, memory.updates, keep)
 
-    def _planned(
+
+class _Planned:
+    """The steps of one call and their memory; `counted_loops.CallSteps`."""
+
+    def __init__(
         self,
         steps: _Called | NativeLaunches,
-        nodes: Sequence[Node],
-        kernels: Sequence[DeviceKernel],
-        given: Sequence[Value],
-        wanted: Sequence[Value],
-    ) -> ForeignMemory:
-        """Adds the kernels of some nodes to the steps of a call; returns its memory."""
+        memory: ForeignMemory,
+        kernels: Mapping[Node, DeviceKernel],
+    ) -> None:
+        self.steps, self.memory, self.kernels = steps, memory, kernels
 
-        def constant(node: Node) -> int:
-            made = self.device.constant(node)
-            steps.kept.append(made)
-            return made.data_ptr()
+    def step(self, node: Node) -> None:
+        """Adds a kernel of the program, after a copy of a value that it overwrites."""
+        memory = self.memory
+        places = [memory.place(a) for a in node.args]
+        outs = [memory.of((node, i)) for i in range(len(node.types))]
+        if "updates" in node.attrs:
+            number = int(node.attrs["updates"])
+            if places[number] != outs[0]:
+                memory.overwrite(value_of(node.args[number]), (node, 0))
+                self.copy(outs[0], places[number], bytes_of((node, 0)))
+            places[number] = outs[0]
+        self.kernel(node, places, outs)
 
-        memory = ForeignMemory(nodes, given, wanted, constant)
-        for node, kernel in zip(nodes, kernels, strict=True):
-            places = [memory.place(a) for a in node.args]
-            outs = [memory.of((node, i)) for i in range(len(node.types))]
-            if "updates" in node.attrs:
-                number = int(node.attrs["updates"])
-                if places[number] != outs[0]:
-                    memory.overwrite(value_of(node.args[number]), (node, 0))
-                    steps.copy(outs[0], places[number], bytes_of((node, 0)))
-                places[number] = outs[0]
-            if isinstance(kernel, LoadedKernel):
-                steps.kernel(kernel, [*places, *outs])
-            else:
-                assert isinstance(kernel, OnArrays)
-                assert isinstance(steps, _Called)
-                steps.on_tensors(kernel.launch, node, places, outs)
-        return memory
+    def kernel(self, node: Node, places: Sequence[Place], outs: Sequence[Place]) -> None:
+        kernel = self.kernels[node]
+        if isinstance(kernel, LoadedKernel):
+            self.steps.kernel(kernel, [*places, *outs])
+        else:
+            assert isinstance(kernel, OnArrays)
+            assert isinstance(self.steps, _Called)
+            self.steps.on_tensors(kernel.launch, node, places, outs)
+
+    def copy(self, target: Place, source: Place, size: int) -> None:
+        if target != source:
+            self.steps.copy(target, source, size)
 
 
 class _Called:

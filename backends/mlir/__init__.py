@@ -47,7 +47,8 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{apart=false},indexed,canonicalize",
+                "inline,canonicalize,roll,fold,decompose{apart=false},indexed,unroll_loops,"
+                "canonicalize",
             ),
             ("laid-out", "layout{loops=cpu},canonicalize"),
             (

@@ -53,10 +53,13 @@ class ForeignMemory:
         self.firsts = _firsts(nodes, self.operands)
         # the result that a value becomes, maybe after updates
         self.becomes = {self.firsts.get(v, v): v for v in wanted}
-        found = ((v, at) for node in nodes for v, at in _offsets(node))
+        found = ((v, at) for node in nodes for v, at in arena_offsets(node))
         offsets = {v: at for v, at in found if v not in self.becomes}
         base = min(offsets.values(), default=0)
-        self.scratch = max((at - base + bytes_of(v) for v, at in offsets.items()), default=0)
+        # If the body of a loop is one call with as many results as the loop, XLA takes the operands
+        # of the call for its results, and moves it out of the loop. Scratch is one result more.
+        least = 1 if len(wanted) > 1 else 0
+        self.scratch = max((at - base + bytes_of(v) for v, at in offsets.items()), default=least)
         self.places |= {v: (self.last, at - base) for v, at in offsets.items()}
 
     def place(self, node: Node) -> Place:
@@ -106,7 +109,7 @@ def _firsts(nodes: Sequence[Node], operands: Container[Value]) -> dict[Value, Va
     return found
 
 
-def _offsets(node: Node) -> list[tuple[Value, int]]:
+def arena_offsets(node: Node) -> list[tuple[Value, int]]:
     """Returns the values of a kernel that have an offset in the arena."""
     if not is_kernel(node) or "updates" in node.attrs:
         return []

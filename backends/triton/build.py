@@ -129,9 +129,10 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """Compile one request, in this process. The reply is JSON, with `error` if it failed.
 
     A kernel that needs more shared memory than the limit is compiled again with fewer pipeline
-    stages. Only compiling shows how much memory Triton needs beside the stages.
+    stages, until that saves nothing. Only compiling shows how much memory Triton needs beside the
+    stages.
     """
-    stages = int(asked["stages"])
+    stages, before = int(asked["stages"]), 0
     while True:
         try:
             made = _compile(asked, stages)
@@ -140,12 +141,12 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         shared = int(made.metadata.shared)
         if shared <= asked["limit"]:
             break
-        if stages == 1:
+        if stages == 1 or shared == before:
             return {
                 "error": f"it does not fit the GPU: it needs {shared} bytes of shared memory, a"
                 f" program may have {asked['limit']}"
             }
-        stages -= 1
+        stages, before = stages - 1, shared
     return {
         "stages": {name: str(made.asm[name]) for name in STAGES},
         "cubin": b64encode(bytes(made.asm["cubin"])).decode(),

@@ -234,8 +234,10 @@ class ProductSteps:
     def _depth(self, name: str) -> int:
         """Returns the block size of the contracted axis `name`."""
         whole, usual = self.gpu.matmuls.whole_depth, max(self.tile.step, MATRIX)
-        if self.product.height > 1 and self.dtype.bits > 16 and not self.product.rounds:
-            whole = min(whole, usual)  # the rounding error grows with the length of a block
+        if self.product.height > 1 and self.dtype.bits > 16:
+            # the rounding error grows with the length of a block; blocks that are rounded to TF32
+            # pass through registers
+            whole = min(whole, usual)
         extent = max(MATRIX, power_of_two(self.extents[name]))
         return extent if self.extents[name] <= whole else min(usual, extent)
 

@@ -27,7 +27,7 @@ from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.overlap import Overlap
 from stack.ir.relation import Access, Equation, Linear, Shape
-from stack.ir.traits import is_reduction, reads_by_data
+from stack.ir.traits import is_reduction, reads_by_data, writes_by_data
 from stack.ir.types import Type, unsharded
 from stack.passes.sharding.windows import ShardWindow, window_of
 
@@ -202,7 +202,7 @@ def _kind(node: Node) -> str:
     """Returns the reduction of a node; empty if it does not reduce."""
     if is_reduction(node):
         return str(node.attrs["kind"])
-    if _looks_up(node):
+    if _looks_up(node) or _adds_at(node):
         return "sum"
     return "sum" if ops.lookup(node.op).kind == "contraction" else ""
 
@@ -211,6 +211,12 @@ def _looks_up(node: Node) -> bool:
     """True for a gather of integers or floats whose indexed axis may be split: each element is on
     one rank, the other ranks read 0, and the sum over ranks is the element."""
     return reads_by_data(node) and node.dtype.kind in "fiu"
+
+
+def _adds_at(node: Node) -> bool:
+    """True for a scatter that adds: ranks may each add a part of the updates, and one of them the
+    operand that they are added to."""
+    return writes_by_data(node) and node.attrs["kind"] == "add" and node.dtype.kind in "fiu"
 
 
 def _is_cut(node: Node) -> bool:
@@ -223,9 +229,9 @@ def _whole(node: Node, relation: Linear) -> set[str]:
     """Returns the axes of a node's domain that mesh axes must not split: those that its rule marks.
 
     Axes that are read through windows may be split, and all axes of a gather for which `_looks_up`
-    is true.
+    is true. The indexed axes of a scatter may be split too: a rank drops the updates of others.
     """
-    if _looks_up(node):
+    if _looks_up(node) or writes_by_data(node):
         return set()
     rule = ops.rule_of(node)
     sides = (*rule.inputs, *rule.outputs) if rule is not None else ()

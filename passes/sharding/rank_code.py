@@ -16,7 +16,7 @@ from stack.ir.array_space import identity
 from stack.ir.conv_op import as_stored
 from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
 from stack.ir.sharding import Sharding, is_padded
-from stack.ir.traits import is_reduction, reads_by_data
+from stack.ir.traits import is_reduction, reads_by_data, writes_by_data
 from stack.ir.types import I64, TensorType, TupleType, Type
 from stack.passes.sharding.factors import Factors, Split, factors_of
 
@@ -54,21 +54,27 @@ class RankNode:
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
         if ops.lookup(node.op).beyond == "operand":
             args[0] = self._surrounded(args[0], args[-1])
-        args, held = self._looked_up(args)
-        new = Node(node.op, args, self._attrs(args), local_types(node.type), node.blocks)
+        placed, held = self._looked_up(args)
+        attrs = self._attrs(placed)
+        if writes_by_data(node):
+            if placed != args:
+                attrs["drop"] = True
+            placed[0] = self._added_once(placed[0])
+        new = Node(node.op, placed, attrs, local_types(node.type), node.blocks)
         self.b.note(new)
         if node.op == "iota":
             new = self._counted(new)
         return new if held is None else self.b.select(held, new, self.b.const(0, new.dtype))
 
     def _looked_up(self, args: Sequence[Node]) -> tuple[list[Node], Node | None]:
-        """Converts the indices of a gather to indices into this rank's shard.
+        """Converts the indices of a gather or scatter to indices into this rank's shard.
 
-        Also returns a mask, False for results whose element is on another rank; None if no indexed
-        dim is split.
+        Indices of a scatter that are on another rank are out of range. For a gather, also returns a
+        mask, False for results whose element is on another rank; None if no indexed dim is split.
         """
         node, found, inside = self.node, list(args), None
-        rule = ops.rule_of(node) if reads_by_data(node) else None
+        writes = writes_by_data(node)
+        rule = ops.rule_of(node) if writes or reads_by_data(node) else None
         indexed = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"] if rule else []
         for number, dim in enumerate(indexed, start=1):
             sharding = node.args[0].tensor.sharding
@@ -80,6 +86,9 @@ class RankNode:
             if index.dtype != I64:
                 index = self.b.cast(index, type=TensorType(I64, index.shape))
             at = self.b.sub(index, start)
+            if writes:
+                found[number] = at
+                continue
             ends = self.b.ge(at, 0), self.b.lt(at, self.b.const(args[0].shape[dim], I64))
             here = self.b.op("and", list(ends))
             found[number] = self.b.select(here, at, self.b.const(0, I64))
@@ -91,6 +100,16 @@ class RankNode:
             here = self.b.broadcast(here, axes=tuple(sorted(places)), type=frame)
             inside = here if inside is None else self.b.op("and", [inside, here])
         return found, inside
+
+    def _added_once(self, x: Node) -> Node:
+        """Returns what updates are added to: 0 but on the first of the ranks that have parts of the
+        updates."""
+        for factor in self.factors.reduced:
+            axes = self.split.get(factor, ())
+            if axes:
+                start = self.b.part_start(size=self.factors.sizes[factor], **self._over(axes))
+                x = self.b.select(self.b.eq(start, 0), x, self.b.const(0, x.dtype))
+        return x
 
     def _operand(self, number: int, x: Node) -> Node:
         """Returns shard `x` of operand `number`; padding of uneven shards is overwritten by the

@@ -173,6 +173,8 @@ def _dot(loop: Node, row: Node | None, windows: bool) -> BlockDot | None:
     rows = [o for o in (first, second) if row in o.over]
     if lane in both and not (rows and lane in rows[0].axes[-1].over):
         return None  # a product for each lane: lanes of the operand with the rows are contiguous
+    if lane not in both and rows and lane in rows[0].over:
+        return None  # no axis of its own: the other operand is a number for each step of the sum
     sizes = {v: lanes if v is lane else static(v.attrs["extent"]) for v in variables}
     return BlockDot((first, second), row, lane, tuple(depth), sizes, product.dtype)
 

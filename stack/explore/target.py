@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import stack.plugins as plugins
+import stack.wings as wings
 from stack.errors import StackError, UsageError
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir import files
@@ -74,7 +75,7 @@ def resolve(
     if imported is not None:
         return IRText(spec, imported)
     if path.is_file() and path.suffix != ".py":
-        return IRText(spec, files.load(path))
+        return IRText(spec, _text(path))
     left, colon, name = spec.rpartition(":")
     if not colon:
         raise UsageError(_no_colon(spec, path))
@@ -93,6 +94,15 @@ def program(spec: str, frontend: str | None = None, inputs: Sequence[str] = ()) 
     if not isinstance(found, ExampleCall):
         raise UsageError(f"{spec} is not a program: this command takes `file.py:name`")
     return found
+
+
+def _text(path: Path) -> Func:
+    """Reads a file of IR. Raises WingMissing if it is none, and formats of others are missing."""
+    try:
+        return files.load(path)
+    except StackError:
+        wings.wing("files")
+        raise
 
 
 def _no_colon(spec: str, path: Path) -> str:

@@ -6,8 +6,9 @@ import csv
 import io
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from stack.errors import StackError
@@ -16,6 +17,7 @@ from stack.explore.target import ExampleCall, resolve
 from stack.explore.terminal import filled, ratio_cell
 from stack.measure.cold_compile import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
+from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.reproduce import Failure
 from stack.measure.roofline import (
     Ceilings,
@@ -46,11 +48,12 @@ class Bench:
 
     `problems` lists systems that failed or disagreed (`failures`), and times below the floor.
     `missing` lists peers that are not installed. `skipped` gives the reason for each case that was
-    not run. `notes` describe the setup of each system.
+    not run. `notes` describe the setup of each system. `measure` measures the ceilings again.
     """
 
     device: str
     ceilings: Ceilings
+    measure: Callable[[], Ceilings] | None = None
     rows: list[Row] = field(default_factory=list[Row])
     problems: list[str] = field(default_factory=list[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
@@ -62,6 +65,12 @@ class Bench:
         """Records that a system failed on a case, or that its results are wrong."""
         self.failures.append(Failure(case, system, problem))
         self.problems.append(f"{case.row} {case.title}: {system}: {problem}")
+
+    def turn_to_gpu(self) -> None:
+        """Measures the ceilings of the GPU, for a program whose arrays are on one."""
+        torch = load_torch()
+        self.measure = partial(gpu_ceilings, torch, kinds=("bf16", "f16", "f32"))
+        self.device, self.ceilings = gpu_text(torch), self.measure()
 
     def skip(self, case: Case, backend: str) -> None:
         """Adds a row for a case that is not run, with the reason as its note."""
@@ -124,7 +133,7 @@ def bench(
             interrupt also ends the run, with the rows so far.
     """
     say("measuring the ceilings of this machine")
-    found = Bench(device_text(), measure_ceilings(quick))
+    found = Bench(device_text(), measure_ceilings(quick), partial(measure_ceilings, quick))
     end = math.inf if budget is None else time.monotonic() + budget
     for i, case in enumerate(cases, 1):
         left = ", ".join(f"{c.row} {c.title}" for c in cases[i - 1 :])
@@ -150,8 +159,9 @@ def bench(
             found.notes["interrupted, not finished"] = left
             break
     else:
-        say("measuring the ceilings again")
-        found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
+        if found.measure is not None:
+            say("measuring the ceilings again")
+            found.ceilings = found.ceilings.or_better(found.measure())
     finish_rows(found)
     return found
 
@@ -194,6 +204,10 @@ def _run_rows(
             ir_only=case.ir_only,
             say=say,
         )
+    graph = comparison.systems[0].graph
+    if graph is not None and graph.on_device:
+        say("measuring the ceilings of the GPU")
+        found.turn_to_gpu()
     try:
         _take(found, case, comparison)
     finally:

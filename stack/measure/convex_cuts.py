@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stack.errors import UsageError
-from stack.measure.fusion_space import bits
+from stack.measure.fusion_space import TooManyFusings, bits
 
 MOST_CUTS = 50_000
+MOST_ENDS = 1_000_000  # sets of groups that can be last in a cut, over all cuts
 BINS = 400
 
 Groups = frozenset[int]  # a fusing, by masks of units
@@ -60,15 +60,16 @@ class ConvexCuts:
     """The convex cuts of a graph, and the groups between them.
 
     `reads` has for each unit the mask of units that it reads, which come before it; `costs` the
-    cost of each legal group by its mask, which must include the groups of one unit.
+    cost of each legal group by its mask, which must include the groups of one unit. Units without
+    such a group are not part of the graph.
 
-    Raises UsageError if the graph has more than `most` cuts.
+    Raises TooManyFusings if the graph has more than `most` cuts.
     """
 
     def __init__(
         self, reads: Sequence[int], costs: Mapping[int, float], most: int = MOST_CUTS
     ) -> None:
-        self.all = (1 << len(reads)) - 1
+        self.all = sum(1 << i for i in range(len(reads)) if 1 << i in costs)
         self.costs = costs
         self.readers = [0] * len(reads)
         for i, mask in enumerate(reads):
@@ -91,9 +92,9 @@ class ConvexCuts:
             self.last[cut] = [*self._last(cut)]
             pending.extend(cut & ~mask for mask in self.last[cut] if cut & ~mask not in self.last)
             if len(self.last) > most:
-                raise UsageError(
-                    f"the graph has more than {most} convex cuts, because many of its values do not"
-                    " depend on each other: choose a smaller function, such as one layer"
+                raise TooManyFusings(
+                    f"the graph has more than {most:,} convex cuts, because many of its values do"
+                    " not depend on each other"
                 )
         self.order = sorted(self.last, key=int.bit_count)  # the empty cut first
 
@@ -129,11 +130,23 @@ class ConvexCuts:
 
         return extended(0, 1, 0, 0)
 
-    def count(self) -> int:
-        """Returns the number of fusings."""
-        found, none = {0: 1}, dict.fromkeys(self.costs, 0)
+    def count(self, most: int = MOST_ENDS) -> int:
+        """Returns the number of fusings.
+
+        Raises TooManyFusings if it takes more than `most` sets of groups to count them.
+        """
+        found, none, left = {0: 1}, dict.fromkeys(self.costs, 0), most
         for cut in self.order[1:]:
-            found[cut] = sum(sign * found[cut & ~mask] for sign, mask, _ in self._ends(cut, none))
+            total = 0
+            for sign, mask, _ in self._ends(cut, none):
+                total += sign * found[cut & ~mask]
+                left -= 1
+                if left < 0:
+                    raise TooManyFusings(
+                        f"counting the fusings takes more than {most:,} sets of groups, because"
+                        " many values do not depend on each other"
+                    )
+            found[cut] = total
         return found[self.all]
 
     def histogram(self, bins: int = BINS) -> Histogram:
@@ -141,7 +154,7 @@ class ConvexCuts:
 
         What a group saves beside its units alone is rounded to the width of a bin.
         """
-        alone = sum(self.costs[1 << i] for i in range(len(self.readers)))
+        alone = sum(self.costs[1 << i] for i in bits(self.all))
         best, worst = self.best()[0].cost, self._worst()
         width = (worst - best) / bins or 1.0
         room_left, room_right = (

@@ -21,7 +21,8 @@ from stack.ir.node import Node
 from stack.ir.traits import is_group
 from stack.measure.convex_cuts import ConvexCuts, Fusing, Histogram
 from stack.measure.fusion_input import FusionInput
-from stack.measure.fusion_space import FusionSpace, fusion_space
+from stack.measure.fusion_parts import PART_UNITS, Part, Say, best_parts
+from stack.measure.fusion_space import FusionSpace, TooManyFusings, fusion_space
 from stack.measure.step_price import kernels_in, price, total_price
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.log import Log
@@ -47,14 +48,11 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Landscape:
-    """All fusings of a function that a fusion pass could form.
+class Compared:
+    """Fusings of a function that a fusion pass could form, beside its own.
 
     Attributes:
         units: number of operations that are fused, or run on their own.
-        groups: number of legal groups.
-        cuts: number of convex cuts.
-        count: number of fusings.
         standings: the pass's own fusing, the best ones in order, and that which fuses nothing.
         recomputed: names of values that the pass's fusing computes in several kernels.
     """
@@ -62,17 +60,8 @@ class Landscape:
     title: str
     machine: str
     units: int
-    groups: int
-    cuts: int
-    count: int
-    histogram: Histogram
     standings: Sequence[Standing]
     recomputed: Sequence[str]
-
-    @property
-    def size(self) -> str:
-        """The number of fusings as text."""
-        return f"{self.count:,}" if self.count < 1e12 else f"{self.count:.2e}"
 
     @property
     def ours(self) -> Standing:
@@ -85,35 +74,90 @@ class Landscape:
         return self.standings[1]
 
 
-def landscape(found: FusionInput, best: int = BEST) -> Landscape:
+@dataclass(frozen=True)
+class Landscape(Compared):
+    """All fusings of a function that a fusion pass could form.
+
+    Attributes:
+        groups: number of legal groups.
+        cuts: number of convex cuts.
+        count: number of fusings.
+    """
+
+    groups: int
+    cuts: int
+    count: int
+    histogram: Histogram
+
+    @property
+    def size(self) -> str:
+        """The number of fusings as text."""
+        return f"{self.count:,}" if self.count < 1e12 else f"{self.count:.2e}"
+
+
+@dataclass(frozen=True)
+class InParts(Compared):
+    """The best fusing inside each part of a function that is too large to search as a whole.
+
+    Attributes:
+        why: what there is too much of.
+    """
+
+    parts: Sequence[Part]
+    why: str
+
+
+def landscape(
+    found: FusionInput, best: int = BEST, say: Say = lambda _: None
+) -> Landscape | InParts:
     """Finds the best fusings of a function, and compares those of its pass with them.
 
-    Raises UsageError if the pipeline is for no known machine, or if there are too many fusings.
+    Raises UsageError if the pipeline is for no known machine.
     """
     machine = found.machine
     if machine is None:
         raise UsageError("the backend names no machine, which prices need: choose another one")
+    try:
+        return _whole(found, machine, best, say)
+    except TooManyFusings as error:
+        say(f"{error}: searching its parts")
+        return _in_parts(found, machine, str(error), say)
+
+
+def _whole(found: FusionInput, machine: Target, best: int, say: Say) -> Landscape:
     grouping = found.fusion.grouping(found.prepared.body, Log(target=machine))
-    space = fusion_space(grouping)
+    space = fusion_space(grouping, say=say)
+    say(f"searching: fusings of {len(space.steps):,} legal groups")
     cuts = ConvexCuts(space.reads, {m: price(step, machine) for m, step in space.steps.items()})
-    standings = [_standing(f"pass {found.judged.name}", found.own, machine)]
-    for place, fusing in enumerate(cuts.best(best), 1):
-        groups = nodes_of(space, fusing)
-        name = "best" if place == 1 else f"number {place}"
-        made = _standing(name, found.fused(groups), machine, found.edit(groups))
-        standings.append(made)
-    standings.append(_standing("nothing fused", found.fused([]), machine, found.edit([])))
+    count = cuts.count()
+    chosen = [nodes_of(space, fusing) for fusing in cuts.best(best)]
     return Landscape(
-        f"@{found.func.name}",
-        machine.name,
-        len(space.units),
+        *_compared(found, machine, chosen, "best"),
         len(space.steps),
         len(cuts.last),
-        cuts.count(),
+        count,
         cuts.histogram(),
-        standings,
-        recomputed(found, grouping),
     )
+
+
+def _in_parts(found: FusionInput, machine: Target, why: str, say: Say) -> InParts:
+    parts = best_parts(found, machine, say)
+    chosen = [nodes for part in parts for nodes in part.groups]
+    return InParts(*_compared(found, machine, [chosen], "best in parts"), parts, why)
+
+
+def _compared(
+    found: FusionInput, machine: Target, fusings: Sequence[Sequence[Sequence[Node]]], best: str
+) -> tuple[str, str, int, list[Standing], list[str]]:
+    """Returns the fields of `Compared`, for the best fusings in order; `best` names the first."""
+    grouping = found.fusion.grouping(found.prepared.body, Log(target=machine))
+    standings = [_standing(f"pass {found.judged.name}", found.own, machine)]
+    for place, groups in enumerate(fusings, 1):
+        name = best if place == 1 else f"number {place}"
+        standings.append(_standing(name, found.fused(groups), machine, found.edit(groups)))
+    standings.append(_standing("nothing fused", found.fused([]), machine, found.edit([])))
+    title, again = f"@{found.func.name}", recomputed(found, grouping)
+    return title, machine.name, len(grouping.units), standings, again
 
 
 def nodes_of(space: FusionSpace, fusing: Fusing) -> list[list[Node]]:
@@ -135,25 +179,40 @@ def recomputed(found: FusionInput, grouping: Grouping) -> list[str]:
     return [f"%{name}" for name in kept if counts[f"%{name}"] > 1]
 
 
-def described(found: Landscape) -> str:
-    """Formats the landscape: its size, a picture, and the costs of some fusings."""
-    head = (
-        f"{found.title} for {found.machine}: {found.units} operations, {found.groups} legal groups,"
-        f" {found.cuts} convex cuts, {found.size} legal fusings"
-    )
-    rows: list[list[object]] = []
-    for each in found.standings:
+def described(found: Landscape | InParts) -> str:
+    """Formats the size of a search, and the costs of some fusings; of a landscape, a picture."""
+    head = f"{found.title} for {found.machine}: {found.units} operations, "
+    columns = ["fusing", "kernels", "predicted us", "of the best"]
+    rows: list[list[object]] = [
+        [s.name, s.kernels, number(s.seconds * 1e6), f"{s.seconds / found.best.seconds:.3f}x"]
+        for s in found.standings
+    ]
+    if isinstance(found, InParts):
+        return "\n\n".join([filled(head + _parts(found)), table(columns, rows), *notes(found)])
+    head += f"{found.groups} legal groups, {found.cuts} convex cuts, {found.size} legal fusings"
+    for row, each in zip(rows, found.standings, strict=True):
         is_best = each.seconds <= found.best.seconds * (1 + 1e-9)
-        share = 0.0 if is_best else found.histogram.cheaper(each.seconds)
-        ratio = each.seconds / found.best.seconds
-        rows.append(
-            [each.name, each.kernels, number(each.seconds * 1e6), f"{ratio:.3f}x", percent(share)]
-        )
-    columns = ["fusing", "kernels", "predicted us", "of the best", "cheaper ones"]
-    return "\n\n".join([filled(head), picture(found), table(columns, rows), *notes(found)])
+        row.append(percent(0.0 if is_best else found.histogram.cheaper(each.seconds)))
+    made = table([*columns, "cheaper ones"], rows)
+    return "\n\n".join([filled(head), picture(found), made, *notes(found)])
 
 
-def notes(found: Landscape) -> list[str]:
+def _parts(found: InParts) -> str:
+    """Says which parts were searched, and which were too large."""
+    large = [part for part in found.parts if not part.legal]
+    groups = sum(part.legal for part in found.parts)
+    text = (
+        f"searched in {len(found.parts)} parts of at most {PART_UNITS} operations or one kernel,"
+        f" {groups} legal groups, since {found.why}. Groups across parts are not tried, so a better"
+        " fusing may exist; for an exact search choose a smaller function, such as one layer"
+    )
+    if large:
+        sizes = ", ".join(str(part.units) for part in large)
+        text += f". Parts that are too large stay as they are: {sizes} operations"
+    return text
+
+
+def notes(found: Compared) -> list[str]:
     """Says what the predictions are, and what the search leaves out."""
     lines = [
         "predicted: the launch of each kernel, plus its arithmetic or its memory traffic, whichever"

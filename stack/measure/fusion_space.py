@@ -9,7 +9,7 @@ kernels are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,7 +20,12 @@ from stack.rewrite.given_groups import WithSiblings
 from stack.rewrite.group import Group
 from stack.rewrite.outline import outlined
 
-MOST_GROUPS = 20_000
+MOST_GROUPS = 5000
+TOLD = 1000  # groups between two messages
+
+
+class TooManyFusings(UsageError):
+    """A graph that is too large to search all of its fusings."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,24 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def fusion_space(grouping: Grouping, most: int = MOST_GROUPS) -> FusionSpace:
+def fusion_space(
+    grouping: Grouping,
+    most: int = MOST_GROUPS,
+    inside: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> FusionSpace:
     """Finds all groups of a block that a pass could form; `grouping` has a group for each unit.
 
-    Raises UsageError if there are more than `most`.
+    Args:
+        inside: the mask of units that groups may contain; by default all.
+        say: gets messages about progress.
+
+    Raises TooManyFusings if there are more than `most` groups.
     """
-    search = _Search(grouping)
+    search = _Search(grouping, inside)
     steps: dict[int, Node] = {}
-    for i, unit in enumerate(search.units):
-        single = search.singles.get(i)
+    for i in bits(search.inside):
+        unit, single = search.units[i], search.singles.get(i)
         steps[1 << i] = unit if single is None else outlined(grouping, single)
     pending = [(1 << i, group) for i, group in search.singles.items()]
     grouping.ask([WithSiblings(rule) for rule in grouping.all_rules])
@@ -70,19 +84,23 @@ def fusion_space(grouping: Grouping, most: int = MOST_GROUPS) -> FusionSpace:
             steps[grown] = outlined(grouping, merged)
             pending.append((grown, merged))
             if len(steps) > most:
-                raise UsageError(
-                    f"the pass could form more than {most} groups: choose a smaller function, such"
-                    " as one layer"
+                raise TooManyFusings(
+                    f"the pass could form more than {most:,} groups of its {len(search.units)}"
+                    " operations"
                 )
+            if len(steps) % TOLD == 0:
+                say(f"searching: {len(steps):,} legal groups so far, at most {most:,}")
     return FusionSpace(search.units, search.reads, steps)
 
 
 class _Search:
-    def __init__(self, grouping: Grouping) -> None:
+    def __init__(self, grouping: Grouping, inside: int | None) -> None:
         self.g = grouping
         self.units = grouping.units
+        self.inside = (1 << len(self.units)) - 1 if inside is None else inside
         place = self.place = {n: i for i, n in enumerate(self.units)}
-        self.singles = {place[g.members[0]]: g for g in grouping.all_groups}
+        singles = {place[g.members[0]]: g for g in grouping.all_groups}
+        self.singles = {i: g for i, g in singles.items() if self.inside >> i & 1}
         self.reads = [_mask(place[s] for s in grouping.reads[n] if s in place) for n in self.units]
         self.readers = [0] * len(self.units)
         self.beside = [0] * len(self.units)  # all units that read a value that a unit reads

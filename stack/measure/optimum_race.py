@@ -12,7 +12,7 @@ from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud
 from stack.measure.compare import Comparison, measure, ratio_text
 from stack.measure.fusion_input import fusion_input, fusion_of
-from stack.measure.fusion_optimum import Landscape, Standing, described, landscape
+from stack.measure.fusion_optimum import Compared, Landscape, Standing, described, landscape
 from stack.measure.plots import plot_landscape
 from stack.measure.systems import (
     NO_OPTIONS,
@@ -36,7 +36,7 @@ class Race:
 
 def race(
     program: BenchProgram,
-    found: Landscape,
+    found: Compared,
     *,
     backend: str | None = None,
     passes: str = "default",
@@ -91,13 +91,15 @@ def race_fusings(
     captured, frontend = capture(target, settings)
     stages, machine = all_stages(captured.func, settings)
     own, _ = all_stages(captured.func, replace(settings, passes=DEFAULT))
-    found = landscape(fusion_input(captured.func, stages, machine, fusion_of(own)), best)
+    found = landscape(fusion_input(captured.func, stages, machine, fusion_of(own)), best, say)
     print(described(found))
-    if plot:
+    if plot and isinstance(found, Landscape):
         marks = {s.name: s.seconds for s in found.standings}
         title = f"{label(target)}: {found.size} legal fusings, predicted for {found.machine}"
         plot_landscape(found.histogram, marks, title, plot)
         say(f"wrote {plot}")
+    elif plot:
+        say("no picture: a search in parts does not know how all fusings are distributed")
     if not rounds or settings.machine:
         why = "--rounds 0" if not rounds else f"lowered for {found.machine}, by --target"
         print(f"\nnothing is measured: {why}")

@@ -15,6 +15,7 @@ import numpy as np
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Node
+from stack.ir.traits import reads_by_data
 from stack.ir.types import TensorType, TupleType
 from stack.measure.peak import fma_peak
 from stack.processors import usable_processors
@@ -203,12 +204,22 @@ def _flops(node: Node) -> float:
 def least_bytes(func: Func, given: Sequence[float] = ()) -> float:
     """Returns the least traffic: every used parameter read once, every result written once.
 
+    Of a parameter that only gathers read, no more than their results is counted.
+
     `given`: bytes of memory of each parameter; default: the size of the array.
     """
-    used = {a for n in func.nodes for a in n.args} | set(func.results)
     sizes = given or [_bytes(p.type) for p in func.params]
-    read = sum(size for p, size in zip(func.params, sizes, strict=True) if p in used)
+    read = sum(min(size, _read(func, p)) for p, size in zip(func.params, sizes, strict=True))
     return read + sum(_bytes(r.type) for r in func.results)
+
+
+def _read(func: Func, param: Node) -> float:
+    """Returns the bytes of a parameter that a function reads, at most."""
+    if param in func.results:
+        return math.inf
+    users = [n for n in func.nodes if param in n.args]
+    picked = all(reads_by_data(n) and n.args.index(param) == 0 for n in users)
+    return sum(_bytes(n.type) for n in users) if picked else math.inf
 
 
 def memory_elements(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -112,6 +112,13 @@ CASES = (
         64,  # rows of neighbours: 2 of 16 KiB, 1 of 16, 2 of 8
     ),
     ShardingCase(
+        "rows added to a table in parts",
+        "add_rows_forward",
+        ("table: tp", "index: dp", "rows: dp", "return: tp"),
+        None,
+        257,  # the other half of the rows and of their indices
+    ),
+    ShardingCase(
         "8 layers, tensor and sequence parallel",
         "layers_forward",
         ("x: dp, tp", *MEGATRON, "return: dp, tp"),

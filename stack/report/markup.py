@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from stack.explore.table import number
 
 PLAIN_LIMIT = 24_000  # longer texts are compressed
+FOLDED_LIMIT = 1000  # likewise, of texts that are not shown at first: their elements take long
 
 
 class Html(str):
@@ -94,14 +95,17 @@ def figure(drawing: Html, caption: str, as_table: Html, frame: str = "wide") -> 
     )
 
 
-def text_box(lines: Html, label: str, language: str = "ir") -> Html:
+def text_box(lines: Html, label: str, language: str = "ir", *, is_folded: bool = False) -> Html:
     """Returns a box of text lines; long texts are compressed, and a script unpacks them when shown.
 
     A script also colours the words of the `language`. The bytes depend only on the lines.
+
+    Args:
+        is_folded: True if the page opens without showing the box; short texts are compressed too.
     """
     box = {"class_": "text", "tabindex": "0", "role": "region", "aria_label": label}
     box["data_lang"] = language
-    if len(lines) <= PLAIN_LIMIT:
+    if len(lines) <= (FOLDED_LIMIT if is_folded else PLAIN_LIMIT):
         return tag("pre", lines, **box)
     packed = base64.b64encode(zlib.compress(lines.encode(), 9)).decode()
     note = f"{label}: {lines.count(chr(10))} lines, shown where scripts run"

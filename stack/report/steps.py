@@ -57,7 +57,11 @@ def _kernel(number: int, kernel: KernelSteps) -> Html:
         tag(
             "div",
             tag("p", tag("strong", f"{i}  {step.text}"), " ", step.why, class_="said"),
-            text_box(_rows(marked(before, text)), f"%{kernel.value} after step {i}"),
+            text_box(
+                _rows(marked(before, text)),
+                f"%{kernel.value} after step {i}",
+                is_folded=number > 0 or i > 0,
+            ),
             class_="step",
             hidden=i > 0,
         )

@@ -36,10 +36,14 @@ class FileFormat:
 def load_file(path: Path, inputs: Sequence[str] = ()) -> Func | None:
     """Imports a file by the format that has its suffix; None if no format has it.
 
-    Raises UsageError if the format's package is not installed.
+    Raises UsageError if the format's package is not installed. A format that cannot be imported is
+    left out: its wing is missing or broken, see `stack.wings`.
     """
     for name in plugins.names(GROUP):
-        found: FileFormat = plugins.load(GROUP, name)
+        try:
+            found: FileFormat = plugins.load(GROUP, name)
+        except Exception:
+            continue
         if path.suffix in found.suffixes:
             lacks = found.missing()
             if lacks is not None:

@@ -78,6 +78,29 @@ def test_a_pass_of_ones_own_is_judged(text_file: str, capsys: pytest.CaptureFixt
     assert "nothing is measured: --rounds 0" in out
 
 
+def test_a_graph_that_is_too_large_is_searched_in_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"  %e{i} = exp(%x{i}) : f32[{i + 2}]\n" for i in range(17)]
+    results = ", ".join(f"%e{i}" for i in range(17))
+    types = ", ".join(f"f32[{i + 2}]" for i in range(17))
+    typed = ", ".join(f"%x{i}: f32[{i + 2}]" for i in range(17))
+    body = "".join(lines)
+    text = f"func @wide({typed}) -> ({types}) at tensor {{\n{body}  return {results}\n}}\n"
+    (tmp_path / "wide.stack").write_text(text)
+    given = ["--against", "optimum", "--target", "avx2", "--plot", str(tmp_path / "land")]
+    assert main(["opt", str(tmp_path / "wide.stack"), *given]) == 0
+    told = capsys.readouterr()
+    out = " ".join(told.out.split())
+    assert "17 operations, searched in 2 parts" in out
+    assert "more than 50,000 convex cuts" in out
+    assert "choose a smaller function" in out
+    assert "Parts that are too large stay as they are: 14 operations" in out
+    assert rows(told.out, "best in parts")[0][0] == "17"
+    assert "searching: part 2 of 2, 3 operations" in told.err
+    assert "no picture" in told.err
+
+
 def test_the_landscape_is_plotted(text_file: str) -> None:
     pytest.importorskip("matplotlib")
     given = ["--against", "optimum", "--target", "avx2", "--plot", "land"]

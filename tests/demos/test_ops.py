@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 import stack
 from stack.demos import ops
+from stack.demos.gpu_ops import LANGUAGES, operator
 from stack.demos.ops_teller import Teller
-from stack.errors import UsageError
+from stack.errors import StackError, UsageError
 from stack.explore.target import ExampleCall, resolve
 from stack.hosted import declared, find
 from stack.measure.bench import Bench
@@ -106,3 +108,15 @@ def test_programs_compute_what_their_operators_say(case: Case) -> None:
     found = [np.asarray(o) for o in (out if isinstance(out, tuple) else (out,))]
     types = [r.tensor for r in program.func.results]
     assert error_of(reference(program.func, program.storage), found, types) < 1e-4
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_rival_in_another_language_names_the_package_that_it_lacks(
+    language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = {"cutile": "cuda.tile", "cutedsl": "cutlass"}.get(language, language)
+    monkeypatch.setitem(sys.modules, package, None)  # importing it fails
+    monkeypatch.delitem(sys.modules, f"stack.demos.gpu_{language}", raising=False)
+    rival = operator("norm.rms_norm", device="cpu").rivals[language]
+    with pytest.raises(StackError, match=f"{package} is not installed"):
+        rival.make()

@@ -11,6 +11,7 @@ import pytest
 from stack.cli import main
 from stack.demos.cpu_rows import block
 from stack.errors import UsageError
+from stack.measure import bench as benches
 from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, geomean, line_of
 from stack.measure.cold_compile import cold_compile
 from stack.measure.cpu import cpu_cases
@@ -104,6 +105,22 @@ def test_a_row_is_told_as_soon_as_it_is_measured() -> None:
     rows = [entry("stack-mlir", 2.0, True), entry("xla", 3.0), entry("tvm", None)]
     assert line_of(rows) == "  stack-mlir 2.00 ms; xla 3.00 ms, 1.50x (1.50 to 1.50) of ours"
     assert line_of(rows[2:]) == "  no times"
+
+
+def test_an_interrupt_keeps_the_rows_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(found: Bench, case: Case, *_: Any) -> None:
+        if case.case["n"] == 2:
+            raise KeyboardInterrupt
+        found.rows += [entry("stack-mlir", 2.0, True), entry("xla", 3.0)]
+
+    monkeypatch.setattr(benches, "_run_rows", measured)
+    monkeypatch.setattr(benches, "measure_ceilings", lambda *_: CEILINGS)
+    said: list[str] = []
+    cases = [Case("C3", {"n": n}, "made up", {}) for n in (1, 2, 3)]
+    found = bench(cases, say=said.append)
+    assert [row["ms"] for row in found.rows] == [2.0, 3.0]
+    assert found.notes == {"interrupted, not finished": "C3 n=2, C3 n=3"}
+    assert "  stack-mlir 2.00 ms; xla 3.00 ms" in said[2]  # before the next case
 
 
 def test_a_machine_of_two_speeds_makes_ratios() -> None:

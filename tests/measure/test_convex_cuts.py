@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stack.errors import UsageError
-from stack.measure.convex_cuts import ConvexCuts
+from stack.measure.convex_cuts import ConvexCuts, Fusing
+from stack.measure.fusion_space import TooManyFusings
 
 CHAIN = [0, 0b1, 0b10, 0b100]
 
@@ -98,7 +98,17 @@ def test_two_groups_that_wait_for_each_other_are_in_no_fusing() -> None:
     assert not any({0b1001, 0b0110} <= f.groups for f in ConvexCuts(reads, costs).best(9))
 
 
-def test_too_many_cuts_say_what_to_do() -> None:
+def test_too_many_cuts_or_sets_of_groups_are_an_error() -> None:
     apart = dict.fromkeys((1 << i for i in range(12)), 1.0)
-    with pytest.raises(UsageError, match=r"more than 100 convex cuts.*smaller function"):
+    with pytest.raises(TooManyFusings, match="more than 100 convex cuts"):
         ConvexCuts([0] * 12, apart, most=100)
+    with pytest.raises(TooManyFusings, match="takes more than 1,000 sets of groups"):
+        ConvexCuts([0] * 12, apart).count(most=1000)
+
+
+def test_units_without_a_group_are_not_in_the_graph() -> None:
+    costs = {0b10: 2.0, 0b100: 3.0, 0b110: 4.0}  # 1 and 2 of a chain of four
+    cuts = ConvexCuts(CHAIN, costs)
+    assert (cuts.count(), len(cuts.last)) == (2, 3)
+    assert cuts.best()[0] == Fusing(frozenset({0b110}), 4.0)
+    assert cuts.histogram().counts.sum() == 2

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pytest
 
 import stack.plugins as plugins
-from stack.errors import UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor
 from stack.ir.traits import is_group
+from stack.measure import fusion_parts
 from stack.measure.convex_cuts import ConvexCuts
 from stack.measure.fusion_input import FusionInput, fusion_input
 from stack.measure.fusion_optimum import described, landscape, nodes_of
-from stack.measure.fusion_space import FusionSpace, fusion_space
+from stack.measure.fusion_parts import best_parts
+from stack.measure.fusion_space import FusionSpace, TooManyFusings, fusion_space
 from stack.measure.step_price import price, total_price
 from stack.rewrite.log import Log
 from stack.rewrite.pipeline import Pipeline
@@ -108,11 +110,31 @@ def test_no_group_goes_around_an_op_that_runs_on_its_own() -> None:
     assert not any("exp" in ops and len(ops) > 1 for ops in groups)
 
 
-def test_too_many_groups_say_what_to_do() -> None:
+def test_too_many_groups_are_counted() -> None:
     fusion = plugins.load("stack.passes", "fuse")()
     grouping = fusion.grouping(program(3, 5).body, Log(target=MACHINE))
-    with pytest.raises(UsageError, match="more than 3 groups: choose a smaller function"):
+    with pytest.raises(TooManyFusings, match=r"more than 3 groups of its \d+ operations"):
         fusion_space(grouping, most=3)
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+@pytest.mark.parametrize("most", [1, 4, 100])
+def test_parts_have_legal_groups_and_reach_the_optimum_if_there_is_one_part(
+    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fusion_parts, "PART_UNITS", most)
+    made, space, costs = found_in(program(seed, 6))
+    parts = best_parts(made, MACHINE, lambda _: None)
+    groups = [nodes for part in parts for nodes in part.groups]
+    assert sorted(map(space.units.index, chain(*groups))) == list(range(len(space.units)))
+    best = ConvexCuts(space.reads, costs).best()[0].cost
+    found = total_price(made.fused(groups), MACHINE)
+    masks = [sum(1 << space.units.index(n) for n in nodes) for nodes in groups]
+    assert found == pytest.approx(sum(costs[mask] for mask in masks))  # none was split
+    assert found >= best * (1 - 1e-9)
+    if most == 100:
+        assert len(parts) == 1
+        assert found == pytest.approx(best)
 
 
 def test_the_landscape_names_what_it_leaves_out() -> None:

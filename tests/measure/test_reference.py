@@ -185,3 +185,11 @@ def test_floors() -> None:
     assert CEILINGS.bytes_at(4 << 20) == 1e9
     assert CEILINGS.bytes_at(1 << 12) == 1e10
     assert CEILINGS.bytes == 1e9
+
+
+def test_the_bytes_of_rows_that_are_picked() -> None:
+    b, table, at = Builder(), param("t", tensor("f32", 5000, 64)), param("i", tensor("i32", 32))
+    rows = b.gather(table, at, rule="x0! w, b -> b w")
+    assert least_bytes(b.func("f", [table, at], [rows])) == 4 * (32 + 2 * 32 * 64)
+    both = b.func("f", [table, at], [rows, b.neg(table)])
+    assert least_bytes(both) == 4 * (32 + 32 * 64 + 2 * 5000 * 64)

@@ -45,8 +45,50 @@ REWRITES: Rewrites = {
         "%z = iota() {axis=0} : i32[0]",
         "%z = const() {value=data<i32[0], []>} : i32[0]",
     ),
+    "padding around no elements": (
+        "%p: f32[0, 3], %v: f32[]",
+        "%z = pad(%p, %v) {high=[1, 0], interior=[1, 0], low=[2, 1]} : f32[3, 4]",
+        "%z = broadcast(%v) {axes=[]} : f32[3, 4]",
+    ),
+    "the largest of none": (
+        "%p: f32[0, 3]",
+        '%z = reduce(%p) {axes=[0], kind="max"} : f32[3]',
+        "%z = broadcast(-inf:f32) {axes=[]} : f32[3]",
+    ),
+    "a sum of none": (
+        "%p: i32[0]",
+        '%z = reduce(%p) {axes=[0], kind="sum"} : i32[]',
+        "%z = const() {value=data<i32[], [0]>} : i32[]",
+    ),
+    "a product over none": (
+        "%p: f32[2, 0], %q: f32[0, 3]",
+        '%z = dot(%p, %q) {rule="m k, k n -> m n"} : f32[2, 3]',
+        "%z = broadcast(0.0:f32) {axes=[]} : f32[2, 3]",
+    ),
+    "a concatenation with none": (
+        "%x: f32[2], %p: f32[0], %y: f32[3]",
+        "%z = concat(%x, %p, %y) {axis=0} : f32[5]",
+        "%z = concat(%x, %y) {axis=0} : f32[5]",
+    ),
+    "one other part": (
+        "%p: f32[0], %y: f32[3]",
+        "%c = concat(%p, %y) {axis=0} : f32[3]\n%z = neg(%c) : f32[3]",
+        "%z = neg(%y) : f32[3]",
+    ),
+    "updates of none": (
+        "%x: f32[4, 3], %i: i64[0], %u: f32[0, 3]",
+        '%s = scatter(%x, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[4, 3]\n'
+        "%z = neg(%s) : f32[4, 3]",
+        "%z = neg(%x) : f32[4, 3]",
+    ),
 }
 KEPT: Kept = {
+    "padding around one element": (
+        "%x: f32[1]",
+        "%z = pad(%x, 0.0:f32) {high=[1], interior=[0], low=[0]} : f32[2]",
+    ),
+    "parts with elements": ("%x: f32[2], %y: f32[1]", "%z = concat(%x, %y) {axis=0} : f32[3]"),
+    "a sum of one": ("%x: f32[1, 3]", '%z = reduce(%x) {axes=[0], kind="sum"} : f32[3]'),
     "a parameter": (P, C + "%z = add(%x, %c) : f32[2]"),
     "a table computed from an iota": (
         P,

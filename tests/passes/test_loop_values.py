@@ -55,15 +55,18 @@ def test_products_of_rows_are_one_product(fn, arrays: list[np.ndarray]) -> None:
     np.testing.assert_allclose(after.interpret(*arrays), want, rtol=1e-5, atol=1e-6)
 
 
-def test_not_where_the_result_takes_more_memory(arrays: list[np.ndarray]) -> None:
+@pytest.mark.parametrize(("width", "left"), [(4 * WIDTH, 0), (1 << 17, 1)])
+def test_not_where_the_result_exceeds_operands_and_cache(
+    arrays: list[np.ndarray], width: int, left: int
+) -> None:
     _, _, xs = arrays
-    wide = np.ones((WIDTH, 4 * WIDTH), np.float32)
+    wide = np.ones((WIDTH, width), np.float32)
 
     def fn(w, xs):  # type: ignore[no-untyped-def]
         return jax.lax.scan(lambda h, x: (h + (x @ w).sum(), None), 0.0, xs)[0]
 
     before = Pipeline(START).run(stack.trace(fn, wide, xs)).func
-    assert len(inside(loops(Pipeline("fission").run(before).func)[0], "dot")) == 1
+    assert len(inside(loops(Pipeline("fission").run(before).func)[0], "dot")) == left
 
 
 def test_what_does_not_change_is_computed_once(arrays: list[np.ndarray]) -> None:

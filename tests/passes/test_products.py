@@ -49,6 +49,13 @@ def test_a_short_sum_has_no_loop() -> None:
     assert not any("k.0" in text for text in found)
 
 
+def test_operands_that_are_rounded_keep_the_depth_of_their_tile() -> None:
+    """All 256 products of a sum at once would take 327 kB of shared memory."""
+    a, b = param("a", tensor("f32", 1024, 256)), param("b", tensor("f32", 256, 256))
+    group = alone(Builder().dot(a, b, rule="m k, k n -> m n", precision="tf32"))
+    assert steps(group, m=64, n=256, k=32)[0] == "split k 32"
+
+
 def test_a_product_of_a_vector_has_partial_sums() -> None:
     found = steps(matmul("m k, n k -> m n", (1, 4096), (512, 4096)), n=8, k=512)
     assert "tensorize" not in found

@@ -58,6 +58,7 @@ class Mine(stack.Pass):
          {"fused": "fuse{max_inputs=8, multi_gemm=true},coalesce"}),
         ("default,-fuse,+fuse{max_inputs=4}", {"fused": "fuse{max_inputs=4},coalesce"}),
         ("default,-fuse,+unfuse@fused", {"fused": "unfuse,coalesce"}),
+        ("default,-fuse,+fuse{max_inputs=8}@fused", {}),
         ("default,-fuse,+unfuse,+fold", {"fused": "unfuse,fold,coalesce"}),
         ("default,-coalesce,-fuse,+unfuse", {"fused": "unfuse"}),
         ("default,-canonicalize,+fold@canonical,+unfuse",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stack.frontends.jax.lax.index import Reads
-from stack.frontends.jax.lax.lowering import Importer, NoLowering, Site, lower
+from stack.frontends.jax.lax.lowering import Importer, Site, lower
 from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.ir.types import I32, TensorType
@@ -189,11 +189,9 @@ def _scan(
     (count,) = s.dims([length])
     consts, start = args[:num_consts], args[num_consts : num_consts + num_carry]
     xs = args[num_consts + num_carry :]
-    if isinstance(count, int) and (count == 1 or unroll >= count > 0):
+    if isinstance(count, int) and (count < 2 or unroll >= count):
         return _unrolled(s, jaxpr, consts, start, xs, count, reverse)
-    ys = [s.fill(0, t) for t in s.types[num_carry:]]
-    ys = [s.b.broadcast(y, axes=(), type=t) if not y.tensor.rank else y
-          for y, t in zip(ys, s.types[num_carry:], strict=True)]  # fmt: skip
+    ys = [_zeros(s, t) for t in s.types[num_carry:]]
     names = ["i", *_numbered("fixed", consts), *_numbered("carry", start),
              *_numbered("xs", xs), *_numbered("ys", ys)]  # fmt: skip
     at = 1 + num_consts
@@ -221,6 +219,11 @@ def _scan(
 
 
 _scan.handles_words = True
+
+
+def _zeros(s: Site, type_: TensorType) -> Node:
+    zero = s.fill(0, type_)
+    return zero if zero.tensor.rank else s.b.broadcast(zero, axes=(), type=type_)
 
 
 def _numbered(name: str, nodes: Sequence[Node]) -> list[str]:
@@ -256,7 +259,7 @@ def _unrolled(
     count: int,
     reverse: bool,
 ) -> list[Node]:
-    """Unrolls a scan of one step, or one that the user asked to unroll completely."""
+    """Unrolls a scan of at most one step, or one that the user asked to unroll completely."""
     rows: list[list[Node]] = [[] for _ in range(len(s.types) - len(carry))]
     for i in range(count):
         place = count - 1 - i if reverse else i
@@ -278,5 +281,5 @@ def _row(s: Site, x: Node, i: int) -> Node:
 def _stack(s: Site, rows: Sequence[Node], type_: TensorType) -> Node:
     parts = [s.reshape(r, (1, *type_.shape[1:])) for r in rows]
     if not parts:
-        raise NoLowering("a scan of no steps")
+        return _zeros(s, type_)
     return s.b.op("concat", parts, {"axis": 0}) if len(parts) > 1 else parts[0]

@@ -106,6 +106,7 @@ class _Plan:
         shared: operand axes that are batch axes, with their names.
         dropped: operand axes that the windows do not have.
         valid: true where the window is in range, over `batch`; None if it always is.
+        as_given: start indices that a scatter may find out of range, as it then ignores updates.
     """
 
     shape: tuple[Dim, ...]
@@ -115,6 +116,7 @@ class _Plan:
     dropped: set[int]
     batch: tuple[str, ...]
     valid: Node | None = None
+    as_given: dict[int, Node] = field(default_factory=dict[int, Node])
 
     def name(self, axis: int) -> str:
         return self.shared.get(axis, f"w{axis}")
@@ -285,14 +287,29 @@ def _scatter(
     plan, names = _scatter_plan(s, x, indices, updates, dimension_numbers)
     if any(bounds(add(plan.shape[d], mul(plan.sizes[d], -1)))[1] < 0 for d in plan.starts):
         return x  # no update fits
+    starts = dict(plan.starts)
     _settle_starts(s, plan, is_clipped=mode.name == "CLIP")
     kind = _KINDS[name]
     batch_axes = [names.index(n) for n in plan.batch]
-    if plan.valid is not None and kind != "set":
+    if plan.valid is not None and kind != "set" and _drops(s, x, updates):
+        is_single = len(starts) == 1 and plan.dropped.issuperset(starts)
+        if is_single and all(i.dtype.kind == "i" and i.dtype.bits <= 32 for i in starts.values()):
+            plan.as_given = starts
+    elif plan.valid is not None and kind != "set":
         here = _spread(s, plan.valid, batch_axes, updates)
         updates = s.b.select(here, updates, constant(identity(_NEUTRAL[kind], x.dtype), x.dtype))
         plan.valid = None
     return _scatter_out(s, x, updates, plan, names, kind)
+
+
+def _drops(s: Site, x: Node, updates: Node) -> bool:
+    """True if a scatter that combines ignores indices out of range, instead of combining with
+    neutral elements. A processor selects these in the loop of the scatter. On a GPU a library runs
+    the scatter, so the selected elements would be an array as large as the updates.
+    """
+    sizes = x.tensor.size, updates.tensor.size
+    is_larger = all(isinstance(n, int) for n in sizes) and sizes[1] > sizes[0]  # pyright: ignore
+    return s.importer.shared.on_gpu and is_larger
 
 
 def _scatter_plan(
@@ -338,7 +355,9 @@ def _scatter_out(
         if is_window:
             index = window(s, index, plan.sizes[axis])
             own = (*own, plan.name(axis))
-        if axis == outside:
+        if axis == outside and axis in plan.as_given:
+            index = plan.as_given[axis]
+        elif axis == outside:
             index, own = _or_outside(s, plan, index, own, size)
         reads.at(index, own)
     return reads.scatter(s, x, updates, names, kind, drop=plan.valid is not None)

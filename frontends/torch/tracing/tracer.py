@@ -19,6 +19,7 @@ from stack.frameworks import torch_private as private
 from stack.frontends.torch.aten.complex_numbers import MADE_OF_PARTS
 from stack.frontends.torch.aten.lowering import LOWERINGS
 from stack.frontends.torch.decompositions import (
+    antialiased_resize,
     grid_sample,
     grid_sample_gradients,
     loss_gradients,
@@ -69,7 +70,7 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
     }
     parts = (
         random_ops, grid_sample, grid_sample_gradients, layouts, tensor_lists, loss_gradients,
-        weight_norm,
+        weight_norm, antialiased_resize,
     )  # fmt: skip
     return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
 

@@ -33,12 +33,12 @@ for (const pane of panes) {
   pane.querySelector("select").addEventListener("change", (event) => select(pane, event.target.value));
 }
 for (const d of all("details")) {
-  d.addEventListener("toggle", () => { if (d.open) all("pre", d).forEach(unfold); });
+  d.addEventListener("toggle", () => { if (d.open) all("pre", d).filter(isShown).forEach(unfold); });
 }
 document.getElementById("wrap").addEventListener("change", (event) => {
   document.body.classList.toggle("wrapped", event.target.checked);
 });
 if (switched) switched.addEventListener("change", () => showErrors(document));
 addEventListener("hashchange", recall);
-all("#pane-s pre, .steps .step:not([hidden]) pre").forEach(unfold);
+all("#pane-s pre, .steps pre").filter(isShown).forEach(unfold);
 recall();

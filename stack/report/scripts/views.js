@@ -2,6 +2,8 @@
 const panes = all(".views .pane");
 const together = document.getElementById("together");
 
+const isShown = (box) => !box.closest("[hidden], details:not([open])");
+
 async function unfold(box) {
   if (box.dataset.packed) {
     const bytes = Uint8Array.from(atob(box.dataset.packed), (c) => c.charCodeAt(0));

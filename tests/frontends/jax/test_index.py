@@ -12,6 +12,7 @@ from jax import lax
 from jax_harness import all_nodes, check
 
 import stack
+from stack.frontends.jax import FRONTEND
 
 RNG = np.random.default_rng(2)
 MODES = ["clip", "fill", "promise_in_bounds"]
@@ -251,3 +252,19 @@ def test_top_k_of_integers() -> None:
     x = jnp.array([[3, -7, 3, 2**31 - 1, -(2**31)]], jnp.int32)
     check(lambda v: lax.top_k(v, 4), x)
     check(lambda v: lax.top_k(v, 4), x.astype(jnp.uint32))
+
+
+@pytest.mark.parametrize(("size", "drops"), [(40, True), (8, False)])
+def test_a_gpu_drops_updates_that_outnumber_the_sums(size: int, drops: bool) -> None:
+    rng = np.random.default_rng()
+    x = jnp.asarray(rng.standard_normal((size, 3)), jnp.float32)
+    places = jnp.asarray(rng.integers(-4, 14, size), jnp.int32)
+
+    def sums(x, places):  # type: ignore[no-untyped-def]
+        return jax.ops.segment_sum(x, places, num_segments=10)
+
+    func = FRONTEND.capture(sums, (x, places), device="cuda:0").func
+    (scatter,) = (n for n in func.nodes if n.op == "scatter")
+    assert scatter.attrs.get("drop", False) == drops
+    got = func.interpret(np.asarray(x), np.asarray(places))
+    np.testing.assert_allclose(got, sums(x, places), rtol=1e-5, atol=1e-6)

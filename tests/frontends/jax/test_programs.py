@@ -95,6 +95,15 @@ def test_sizes_and_trees() -> None:
     check(lambda p, i: p["w"][0] * i, {"w": [X]}, jnp.int32(3))
 
 
+def test_scans_of_no_steps() -> None:
+    def scanned(x: Any, xs: Any) -> Any:
+        return lax.scan(lambda c, r: (c * r, c + 1), x, xs, reverse=True)
+
+    check(scanned, X, X[None][:0])
+    check(lambda x: scanned(x, x[:0, None] + jnp.ones(4)), X[0])
+    check(jax.grad(lambda x: scanned(x, x[None][:0])[0].sum()), X)
+
+
 def test_lines_inside_nested_calls() -> None:
     def body(c: Any, r: Any) -> Any:
         return c + jnp.sin(r), jax.jit(jnp.exp)(r)

@@ -232,6 +232,15 @@ def test_no_tile(steps: str) -> None:
     assert NO_TILE[steps] in str(found.value)
 
 
+def test_a_sum_of_scaled_rows_is_no_tile() -> None:
+    """One operand has the rows and the columns, the other a number for each step of the sum."""
+    scaled = PRODUCT.replace("f32[3, 4]", "f32[3, 4, 8]").replace("f32[4, 8]", "f32[4]")
+    kernel = kernel_of(scaled.replace("m k, k n -> m n", "m k n, k -> m n"))
+    steps = parse_steps("vectorize j; fission i k into=s; register_tile s")
+    with pytest.raises(IllegalStep, match="more than store sums of products"):
+        run_steps(kernel, steps, as_cpu(load("amx")))
+
+
 def test_an_instruction_reads_pairs() -> None:
     """16 columns of 16 rows of q become 8 columns of pairs."""
     steps = "vectorize j; fission r c into=s; stage_mem p0 c; register_tile s vdpbf16ps"

@@ -1,6 +1,6 @@
 """ONNX files as programs: `stackc dump model.onnx`. The package `onnx` reads and checks them.
 
-Imports no other room of the frontends. Importing this file does not import onnx; using it does.
+Imports the table of lowerings in `files`. Importing this file does not import onnx; using it does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def load(path: Path, inputs: Sequence[str]) -> Func:
     """Imports a model, see `model.import_model`."""
-    from stack.frontends.onnx.model import load_model
+    from stack.frontends.files.onnx.model import load_model
 
     return load_model(path, inputs)
 

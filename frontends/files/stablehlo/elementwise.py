@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stack.frontends.stablehlo.lowering import TABLE, Call, lowers, number_like
+from stack.frontends.files.stablehlo.lowering import TABLE, Call, lowers, number_like
 from stack.ir.data import Data
 from stack.ir.node import Node
 

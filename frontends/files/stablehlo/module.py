@@ -9,8 +9,8 @@ from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
 from stack.errors import RuleError, UsageError
-from stack.frontends.stablehlo import axes, elementwise
-from stack.frontends.stablehlo.lowering import TABLE, Call, type_of
+from stack.frontends.files.stablehlo import axes, elementwise
+from stack.frontends.files.stablehlo.lowering import TABLE, Call, type_of
 from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Block, Node

@@ -1,6 +1,6 @@
 """StableHLO text as programs: `stackc dump program.mlir`. JAX's MLIR bindings parse it.
 
-Imports no other room of the frontends. Importing this file does not import JAX; using it does.
+Imports the table of lowerings in `files`. Importing this file does not import JAX; using it does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def load(path: Path, inputs: Sequence[str]) -> Func:
     """Imports the function `main` of a module, or its first function."""
-    from stack.frontends.stablehlo.module import import_text
+    from stack.frontends.files.stablehlo.module import import_text
 
     return import_text(path.read_text(encoding="utf-8"), path.name)
 

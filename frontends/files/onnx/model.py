@@ -7,6 +7,8 @@ inputs are all known are evaluated by ONNX's reference implementation: shapes ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,14 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from stack.errors import RuleError, UsageError
-from stack.frontends.lowering_table import sizes
-from stack.frontends.onnx import elementwise, movement, products, reductions
-from stack.frontends.onnx.elementwise import array_constant, element_type
-from stack.frontends.onnx.lowering import TABLE, Call, known
+from stack.frontends.files.lowering_table import sizes
+from stack.frontends.files.onnx import elementwise, movement, products, reductions
+from stack.frontends.files.onnx.elementwise import array_constant, element_type
+from stack.frontends.files.onnx.lowering import TABLE, Call, known
 from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Node
-from stack.ir.types import BF16, TensorType
+from stack.ir.types import DType, TensorType, dtype_of
 from stack.run.file_format import type_named
 
 LOADED = (elementwise, movement, products, reductions)  # they fill the table
@@ -236,7 +238,14 @@ def _type_proto(node: Node | None) -> onnx.TypeProto:
     """Returns the type of a value as ONNX writes it; an empty one for an input that is left out."""
     if node is None:
         return onnx.TypeProto()
-    number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(node.dtype.numpy))
-    if node.dtype is BF16:
-        number = onnx.TensorProto.BFLOAT16
-    return onnx.helper.make_tensor_type_proto(number, sizes(node))
+    return onnx.helper.make_tensor_type_proto(_numbers()[node.dtype], sizes(node))
+
+
+@cache
+def _numbers() -> dict[DType, int]:
+    """Returns the number that ONNX has for each element type, also for those kept as bytes."""
+    found: dict[DType, int] = {}
+    for number in onnx.helper.get_all_tensor_dtypes():
+        with suppress(KeyError, TypeError):  # types that the IR does not have
+            found[dtype_of(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(number)))] = number
+    return found

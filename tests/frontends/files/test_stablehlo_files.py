@@ -15,7 +15,7 @@ from jax import lax  # noqa: E402
 
 from stack.cli import main  # noqa: E402
 from stack.errors import UnsupportedOp, UsageError  # noqa: E402
-from stack.frontends.stablehlo.module import import_text  # noqa: E402
+from stack.frontends.files.stablehlo.module import import_text  # noqa: E402
 from stack.ir.verifier import verify  # noqa: E402
 
 RNG = np.random.default_rng(0)

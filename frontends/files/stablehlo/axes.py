@@ -7,8 +7,8 @@ import re
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
-from stack.frontends.lowering_table import sizes
-from stack.frontends.stablehlo.lowering import Call, lowers, number_like
+from stack.frontends.files.lowering_table import sizes
+from stack.frontends.files.stablehlo.lowering import Call, lowers, number_like
 from stack.ir.algebra import COMBINE
 from stack.ir.axes import LETTERS
 from stack.ir.node import Node

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stack.frontends.lowering_table import sizes
-from stack.frontends.onnx.lowering import Call, lowers
+from stack.frontends.files.lowering_table import sizes
+from stack.frontends.files.onnx.lowering import Call, lowers
 from stack.ir.node import Node
 
 

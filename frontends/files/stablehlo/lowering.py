@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stack.errors import UnsupportedOp
-from stack.frontends.lowering_table import LoweringTable
+from stack.frontends.files.lowering_table import LoweringTable
 from stack.ir.builder import Builder
 from stack.ir.node import Node
 from stack.ir.types import TensorType, dtype_named, tensor

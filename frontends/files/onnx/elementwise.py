@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 import onnx
 
-from stack.frontends.onnx.lowering import TABLE, Call, lowers
+from stack.frontends.files.onnx.lowering import TABLE, Call, lowers
 from stack.ir.data import Data
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DType, dtype_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stack.frontends.lowering_table import sizes
-from stack.frontends.onnx.elementwise import array_constant
-from stack.frontends.onnx.lowering import Call, known, lowers
+from stack.frontends.files.lowering_table import sizes
+from stack.frontends.files.onnx.elementwise import array_constant
+from stack.frontends.files.onnx.lowering import Call, known, lowers
 from stack.ir.node import Node
 from stack.ir.types import I32, TensorType
 

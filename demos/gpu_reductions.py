@@ -1,0 +1,129 @@
+"""Reductions on a GPU: each axis of arrays with 2 to 4 axes, as shares of a copy's bandwidth.
+
+    python -m stack.demos.gpu_reductions [--mib 64,1024] [--jobs 6] [--json FILE]
+
+Programs compile in several processes and are timed one at a time. A result may be twice as far from
+f64 as eager's is; indices must be eager's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import stack
+from stack.errors import StackError
+from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
+from stack.measure.gpu_timing import measure
+
+OPS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "sum": lambda x, axis: x.sum(axis),
+    "max": lambda x, axis: x.amax(axis),
+    "argmax": lambda x, axis: x.argmax(axis),
+    "mean": lambda x, axis: x.mean(axis),
+    "var": lambda x, axis: x.var(axis),
+    "norm": lambda x, axis: torch.linalg.vector_norm(x, dim=axis),
+}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+TAILS = ((4096,), (4095,), (512, 512), (64, 255, 129))  # the first axis follows from the size
+LEAST, FROM = 0.8, 64  # the share to reach, from this many MiB on
+LOCKS: list[AbstractContextManager[Any]] = [nullcontext()]  # of this process, around timing
+Case = tuple[str, str, tuple[int, ...], int]
+
+
+def cases(sizes: list[int]) -> Iterator[Case]:
+    """Returns op, dtype, shape and axis of all programs with arrays of about these MiB."""
+    for mib in sizes:
+        for name, dtype in DTYPES.items():
+            for tail in TAILS:
+                row = torch.Size(tail).numel() * dtype.itemsize
+                shape = (max(1, (mib << 20) // row), *tail)
+                yield from ((op, name, shape, axis) for op in OPS for axis in range(len(shape)))
+
+
+def run(case: Case) -> dict[str, Any]:
+    """Compiles, checks and times one program. Only the compilation shares the GPU with others."""
+    op, name, shape, axis = case
+    start = time.perf_counter()
+    with LOCKS[-1]:
+        x = torch.randn(shape, device="cuda", dtype=DTYPES[name])
+    fn = stack.compile(lambda x: OPS[op](x, axis), x)
+    seconds = time.perf_counter() - start
+    with LOCKS[-1]:
+        found, theirs = fn(x), OPS[op](x, axis)
+        right = _is_right(found, theirs, lambda: OPS[op](x.double(), axis))
+        calls = (fn, lambda x: OPS[op](x, axis))
+        ours, eager = (measure(torch, lambda f=f: f(x), 7, count=4) for f in calls)
+        torch.cuda.synchronize()
+    moved = x.nbytes + found.nbytes
+    return {
+        "op": op, "dtype": name, "shape": shape, "axis": axis, "mib": x.nbytes / 2**20,
+        "ms": 1e3 * ours, "eager_ms": 1e3 * eager, "bytes": moved, "rate": moved / ours,
+        "right": right, "compile_s": seconds, "kernels": len(fn.run.kernels),
+    }  # fmt: skip
+
+
+def _is_right(found: torch.Tensor, theirs: torch.Tensor, f64: Callable[[], torch.Tensor]) -> bool:
+    """True if indices are eager's, and numbers at most twice as far from f64 as eager's are."""
+    if not found.is_floating_point():
+        return bool((found == theirs).all())
+    true = f64()
+    allowed = 2 * (theirs - true).abs().max() + torch.finfo(found.dtype).eps * true.abs().max()
+    return bool((found - true).abs().max() <= allowed)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints a line for each program as it ends; returns 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", default="1,64,1024", help="sizes of arrays (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=4, help="processes that compile")
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    args = parser.parse_args(argv)
+    try:
+        torch_ = load_torch()
+    except StackError as error:
+        parser.exit(5, f"{error}\n")
+    copy = gpu_ceilings(torch_).bytes
+    print(f"{gpu_text(torch_)}; a copy moves {copy / 1e9:.0f} GB/s", flush=True)
+    todo = list(cases([int(size) for size in args.mib.split(",")]))
+    context = multiprocessing.get_context("spawn")
+    lock = context.Lock()
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(args.jobs, context, LOCKS.append, (lock,)) as pool:
+        for done in as_completed([pool.submit(run, case) for case in todo]):
+            row = done.result()
+            row["share"] = row["rate"] / copy
+            rows.append(row)
+            print(line(row), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(rows), encoding="utf-8")
+    large = [r for r in rows if r["mib"] > 0.9 * FROM]
+    slow = [r for r in large if r["share"] < LEAST]
+    wrong = [r for r in rows if not r["right"]]
+    print(f"{len(rows)} programs, {len(wrong)} wrong; of {len(large)} from {FROM} MiB on,"
+          f" {len(slow)} below {LEAST:.0%} of the copy")  # fmt: skip
+    print("\n".join(line(r) for r in (*wrong, *slow)))
+    return int(bool(wrong))
+
+
+def line(row: dict[str, Any]) -> str:
+    """Formats a row."""
+    shape = "x".join(map(str, row["shape"]))
+    verdict = "" if row["right"] else "  WRONG"
+    return (
+        f"{row['op']:7} {row['dtype']:5} {shape:18} axis {row['axis']}  {row['ms']:8.3f} ms"
+        f"  {row['share']:5.0%} of a copy  {row['eager_ms'] / row['ms']:6.2f}x of eager{verdict}"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

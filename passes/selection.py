@@ -1,0 +1,111 @@
+"""selection: find the first few elements of sorted rows by as many reductions, without sorting.
+
+The largest element of a row is a maximum, the next one the maximum of the elements that sort after
+it. Reductions of one row fuse into one kernel, which reads the row once; a sort is left to a
+library, which reads it several times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import Builder, constant
+from stack.ir.node import Block, Node
+from stack.ir.space import identity
+from stack.ir.traits import is_positions, place_of, spread
+from stack.ir.types import I32
+from stack.passes.control import BlockPass
+from stack.passes.indexed import slices_of
+from stack.rewrite.engine import Replacement, Scope, replace
+from stack.rewrite.log import Log
+
+
+@dataclass(frozen=True)
+class Selection(BlockPass):
+    """Replace sorts of integers, of which only the first few elements are read, by reductions.
+
+    Attributes:
+        most: most elements of a row that are selected, by two reductions each.
+    """
+
+    name: ClassVar[str] = "selection"
+    most: int = 16
+
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
+        held = log.gpu.rows.warps * log.gpu.rows.warp_elements  # a row stays in registers
+        scope = Scope(block, log)
+        for node in block.nodes:
+            if node.op != "sort":
+                continue
+            axis, slices = int(node.attrs["axis"]), slices_of(node, scope)
+            size, limits = node.args[0].shape[axis], [s.attrs["limit"][axis] for s in slices]
+            if not isinstance(size, int) or size > held or not _is_simple(node, axis):
+                continue
+            if not slices or not all(isinstance(n, int) and n <= self.most for n in limits):
+                continue
+            if not log.spend("selection", block.locs.get(node, ())):
+                continue
+            b = Builder()
+            results = _selected(node, axis, max(limits), b)
+            for old in slices:
+                new = b.op("slice", (results[place_of(old.args[0])],), old.attrs)
+                changed[old] = Replacement(new, (node,))
+        return replace(block, changed) if changed else block
+
+
+def _is_simple(sort: Node, axis: int) -> bool:
+    """True for a sort by one array of integers, together with positions along the axis."""
+    key, *others = sort.args
+    if not key.dtype.is_integer or sort.attrs["num_keys"] != 1:
+        return False
+    return all(_are_positions(n, axis) for n in others)
+
+
+def _are_positions(node: Node, axis: int) -> bool:
+    """True for an array of the indices along an axis."""
+    axes = spread(node)
+    if axes is None:
+        return is_positions(node) and int(node.attrs["axis"]) == axis
+    inner = node.args[0]
+    return is_positions(inner) and axes[int(inner.attrs["axis"])] == axis
+
+
+def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:
+    """Returns the first `count` elements of each operand of a sort.
+
+    Equal elements are found in the order of their positions, as by a stable sort.
+    """
+    key, *others = sort.args
+    kind, before = ("max", b.lt) if sort.attrs["descending"] else ("min", b.gt)
+    positions = b.iota(axis=axis, type=key.tensor.with_dtype(I32))
+    last, end = constant(identity(kind, key.dtype), key.dtype), constant(key.shape[axis], I32)
+    found: list[tuple[Node, Node]] = []
+    is_left: Node | None = None
+    for _ in range(count):
+        left = key if is_left is None else b.select(is_left, key, last)
+        value = b.reduce(left, axes=(axis,), kind=kind)
+        wide = _along(value, key, axis, b)
+        equal = b.eq(key, wide)
+        here = equal if is_left is None else b.and_(equal, is_left)
+        place = b.reduce(b.select(here, positions, end), axes=(axis,), kind="min")
+        later = b.and_(equal, b.gt(positions, _along(place, positions, axis, b)))
+        is_left = b.or_(before(key, wide), later)
+        found.append((value, place))
+    values, places = (_joined(parts, axis, b) for parts in zip(*found, strict=True))
+    types = [places.tensor.with_dtype(n.dtype) for n in others]
+    return [values, *(places if t == places.type else b.cast(places, type=t) for t in types)]
+
+
+def _along(value: Node, like: Node, axis: int, b: Builder) -> Node:
+    """Repeats a value of each row along the row."""
+    axes = tuple(i for i in range(like.tensor.rank) if i != axis)
+    return b.op("broadcast", (value,), {"axes": axes}, hint=value.tensor.with_shape(like.shape))
+
+
+def _joined(parts: tuple[Node, ...], axis: int, b: Builder) -> Node:
+    """Concatenates values of rows, as the elements of short rows."""
+    shape = (*parts[0].shape[:axis], 1, *parts[0].shape[axis:])
+    columns = [b.op("reshape", (p,), hint=p.tensor.with_shape(shape)) for p in parts]
+    return b.op("concat", columns, {"axis": axis})

@@ -28,7 +28,7 @@ OPTIONAL = frozenset(
     (
         *("torch", "depyf", "jax", "jaxlib", "triton", "torch_mlir", "mlir", "tvm", "tvm_ffi"),
         *("cuda", "cupy", "transformers", "matplotlib", "hypothesis", "expecttest", "scipy"),
-        *("ml_dtypes", "onnx", "iree", "openvino"),
+        *("ml_dtypes", "onnx", "iree", "openvino", "helion", "tilelang", "cutlass"),
     )
 )
 # What must not be loaded before it is used: by `import stack`, and by the core and the passes.

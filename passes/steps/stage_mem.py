@@ -175,7 +175,7 @@ class StageMem(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit, is_own = Edit(kernel), self._is_own(kernel)
-        copies: dict[tuple[Node, ...], Node] = {}
+        copies: dict[tuple[Node | int, ...], Node] = {}
         dtype = DTYPES[self.dtype] if self.dtype else None
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
@@ -284,7 +284,7 @@ def _from_copies(
     edit: Edit,
     block: Block,
     reads: Mapping[Node, StridedAccess],
-    copies: dict[tuple[Node, ...], Node],
+    copies: dict[tuple[Node | int, ...], Node],
     dtype: DType | None,
 ) -> dict[Node, Node]:
     """Builds local copies of blocks of memory. Returns loads from them that replace the loads in
@@ -294,12 +294,13 @@ def _from_copies(
         edit: the rewrite.
         block: the body of the loop.
         reads: the loads.
-        copies: the copies that other loops read, by memory, loops and corner.
+        copies: the copies that other loops read, by memory, loops, their axes and corner.
         dtype: the element type to which all loads are converted; None if they stay as they are.
     """
     known: dict[Node, Node] = {}
     for node, access in reads.items():
-        key = node.args[0], access.line, access.lane, *access.corner
+        axes = access.along, access.axis  # x and its transpose have one corner
+        key = node.args[0], access.line, access.lane, *axes, *access.corner
         if key not in copies:
             copy = _copy(edit, node.args[0], access, dtype or access.dtype)
             copies[key] = edit.locate(node, copy)

@@ -61,6 +61,21 @@ def across(rows: int, width: int, dtype: str = "f32") -> Func:
     return func_of(lambda b, x: less_sums(b, b.transpose(x, perm=(1, 0))), [(dtype, width, rows)])
 
 
+@pytest.mark.parametrize("target", ["generic", "avx2", "avx512"])
+@pytest.mark.parametrize("size", [8, 9, 16, 17])
+def test_a_matrix_beside_its_transpose(size: int, target: str) -> None:
+    """Both are read at one corner, each along another axis: their copies differ."""
+    square = [("f32", size, size)]
+    x = np.random.default_rng(size).standard_normal((size, size), np.float32)
+    for build in (
+        lambda b, x: b.sub(b.transpose(x, perm=(1, 0)), x),
+        lambda b, x: b.sub(x, b.transpose(x, perm=(1, 0))),
+        lambda b, x: less_sums(b, b.mul(b.transpose(x, perm=(1, 0)), x)),
+    ):
+        func = func_of(build, square)
+        np.testing.assert_array_equal(lowered(func, target).interpret(x), func.interpret(x))
+
+
 def test_a_block_has_eight_lines_or_more() -> None:
     assert is_read_in_blocks(across(8, 5))
     assert not is_read_in_blocks(across(7, 5))

@@ -57,6 +57,13 @@ def stages() -> Check:
     return check
 
 
+def machines() -> Check:
+    from random_programs import random_program
+
+    check = module("passes/test_random.py").for_other_machines
+    return lambda seed: check(random_program(seed))
+
+
 def streams() -> Check:
     return module("passes/test_stream.py").run_random
 
@@ -137,6 +144,7 @@ def lists(path: str) -> Check:
 KINDS: dict[str, tuple[Callable[[], Check], str]] = {
     "native": (native, "IR programs, compiled for the CPU"),
     "stages": (stages, "IR programs through each pass alone, and after each stage"),
+    "machines": (machines, "IR programs, lowered for five kinds of CPU and a GPU, interpreted"),
     "streams": (streams, "IR programs with reductions that depend on each other"),
     "sharded": (sharded, "IR programs on a mesh: the parts of all ranks and the whole"),
     "short": (short_floats, "IR programs of 16-bit floats at odd sizes"),

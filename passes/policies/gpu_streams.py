@@ -150,7 +150,7 @@ class StreamSteps:
         ]
         self.walks = [n for n in loops if axis_of(n) == STREAMED and not stores_only(n)]
         self.grid = [name for name in around if name not in (STREAMED, *self.lanes)]
-        (names, *more) = nests(nest)
+        names, *more = nests(nest) or [[]]  # results of one element each have no loops
         self.order: list[Step] = []
         if not more and [*names[: len(self.grid)]] == self.grid:
             self.grid = self._shared(nest)

@@ -17,7 +17,9 @@ from stack.backends.mlir import BACKEND
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.storage import decode, encode
 from stack.rewrite import Pipeline, random_inputs
-from stack.run.compile import compile_func
+from stack.run.compile import compile_func, lower
+from stack.run.record import Run
+from stack.target import load
 
 LOWER = ("distribute", "memory")  # these take what tile and distribute make
 # these place a program on a mesh, and have tests of their own
@@ -26,6 +28,11 @@ PLACING = (
     *("context_parallel", "expert_parallel"),
 )
 QUICK, MANY = 15, 1500
+MACHINES = {
+    "mlir": ("generic", "avx2", "avx512", "amx", "neon"),
+    "triton": ("sm_90",),
+    "cuda": ("sm_90",),
+}
 
 
 def through_every_pass(program: Program) -> None:
@@ -46,6 +53,16 @@ def through_every_stage(program: Program) -> None:
             assert not wrong, f"after {step}: {wrong}\n{program.func}"
 
 
+def for_other_machines(program: Program) -> None:
+    """Lowers a program for machines that are not here, and interprets the kernels."""
+    for name, targets in MACHINES.items():
+        backend = plugins.load("stack.backends", name)
+        for target in map(load, targets):
+            kernels = lower(program.func, backend, Run("random"), target=target)
+            wrong = program.compare(kernels.interpret(*program.inputs))
+            assert not wrong, f"for {target.name} by {name}: {wrong}\n{program.func}"
+
+
 def natively(program: Program) -> None:
     is_sound(compile_func(program.func, "mlir", options={"cache": False}), program)
 
@@ -62,6 +79,19 @@ def test_generated_programs_are_sound(seed: int) -> None:
     assert parse(str(program.func)) is program.func
     assert random_program(seed).func is program.func
     assert not program.compare(program.func.interpret(*program.inputs))
+
+
+# 182: a stream whose results are single numbers has no loop for the programs of a GPU
+@pytest.mark.parametrize("seed", [182, *range(4)])
+def test_kernels_for_other_machines(seed: int) -> None:
+    for_other_machines(random_program(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(4, MANY // 5, 50))
+def test_many_kernels_for_other_machines(first: int) -> None:
+    for seed in range(first, first + 50):
+        for_other_machines(random_program(seed))
 
 
 def test_comparison_sees_small_errors() -> None:

@@ -53,13 +53,13 @@ class Bench:
 
     device: str
     ceilings: Ceilings
-    measure: Callable[[], Ceilings] | None = None
     rows: list[Row] = field(default_factory=list[Row])
     problems: list[str] = field(default_factory=list[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     notes: dict[str, str] = field(default_factory=dict[str, str])
     failures: list[Failure] = field(default_factory=list[Failure])
+    measure: Callable[[], Ceilings] | None = None
 
     def fail(self, case: Case, system: str, problem: str) -> None:
         """Records that a system failed on a case, or that its results are wrong."""
@@ -133,7 +133,7 @@ def bench(
             interrupt also ends the run, with the rows so far.
     """
     say("measuring the ceilings of this machine")
-    found = Bench(device_text(), measure_ceilings(quick), partial(measure_ceilings, quick))
+    found = Bench(device_text(), measure_ceilings(quick), measure=partial(measure_ceilings, quick))
     end = math.inf if budget is None else time.monotonic() + budget
     for i, case in enumerate(cases, 1):
         left = ", ".join(f"{c.row} {c.title}" for c in cases[i - 1 :])

@@ -178,11 +178,11 @@ def test_unsupported_ops_fall_back_and_are_counted() -> None:
 
 
 def test_fallbacks_of_a_backward_pass_are_named_too() -> None:
-    def resize(x: torch.Tensor) -> torch.Tensor:
-        return F.interpolate(x, scale_factor=0.5, mode="bicubic", antialias=True)
+    def sampled(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, at, align_corners=False)
 
-    x = torch.randn(1, 2, 8, 8, requires_grad=True)
-    torch.compile(resize, backend="stack")(x).sum().backward()
+    x, at = torch.randn(1, 2, 4, 4, 4, requires_grad=True), torch.rand(1, 3, 3, 3, 3)
+    torch.compile(sampled, backend="stack")(x, at).sum().backward()
     run = frontend.runs()[-1]
     left = [name.removeprefix("torch:") for name in run.coverage["fallback_ops"]]
     assert run.target.endswith("backward") and left

@@ -171,7 +171,8 @@ def test_bisect_leaves_no_state(
     path.write_text(TEXT)
 
     def state() -> tuple[object, ...]:
-        files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix != ".pyc"}
+        found = (p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts)
+        files = {p: p.stat().st_mtime_ns for p in found}
         drawn = np.random.get_state(legacy=False)
         return str(drawn), np.geterr(), dict(os.environ), files, plugins.names("stack.passes")
 

@@ -42,7 +42,8 @@ def test_no_step_looks_at_nodes_twice_as_often_in_a_longer_function() -> None:
     work(SHORT, 1.5)  # what is built once
     few, many = work(SHORT, 2.5), work(LONG, 3.5)
     grown = {step: many[step] / few[step] for step in few}
-    assert max(grown.values()) < 1.1 * LONG / SHORT, grown
+    # a step that looks at all nodes for each one grows four times as much; caches are full or not
+    assert max(grown.values()) < 1.3 * LONG / SHORT, grown
 
 
 def test_nodes_are_cheap() -> None:

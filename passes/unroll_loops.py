@@ -99,10 +99,10 @@ def _after(loop: Node, first: Sequence[Node], count: int, b: Builder) -> Sequenc
 
     A counter is a constant, or one addition to its first value, so that later passes know it.
     """
-    args = first
+    args, counts = first, counters(loop)
     for turn in range(1, count + 1):
         made = inline_block(loop.blocks[1], args, b)
-        for place, (_, step) in counters(loop).items():
+        for place, (_, step) in counts.items():
             made[place] = _counted(first[place], step * turn)
         args = made
     return args

@@ -159,7 +159,9 @@ class Run:
         """
         lowered = self.functions
         if runs_loops(self.frontend):
-            self.kernels = [LazyKernel(k, {}, loop_steps=0) for k in self.kernels]
+            self.kernels = [
+                LazyKernel(k, {}, loop_steps=0) if k.loop_steps else k for k in self.kernels
+            ]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
     def func(self, name: str) -> Func:

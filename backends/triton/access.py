@@ -42,7 +42,7 @@ def access_of(
     index: Sequence[str],
     *,
     blocks: bool,
-    clip: bool,
+    passes: Sequence[bool],
     mask: str,
     other: str,
     described: bool,
@@ -53,7 +53,7 @@ def access_of(
     Args:
         index: expressions, one for each axis of the memory.
         blocks: True if they are the scalar starts of a block along the last axes.
-        clip: True if the block may extend past the end of the memory.
+        passes: for each axis of the memory, True if the block may extend past its end.
         described: True if descriptors may be used.
         is_64: True if offsets need 64 bits.
     """
@@ -64,7 +64,7 @@ def access_of(
         terms = [_scaled(i, s) for i, s in zip(index, strides, strict=True) if i != "0"]
         return Access(" + ".join([name, *terms]), mask, other or "0")
     if described and not mask:
-        found = _described(name, memory, shape, extents, index, clip, is_64)
+        found = _described(name, memory, shape, extents, index, passes, is_64)
         if found is not None:
             return found
     lead = len(shape) - len(extents)
@@ -85,7 +85,7 @@ def access_of(
             marks = ", ".join(":" if a == axis - lead else "None" for a in range(len(extents)))
             place = f"{place}[{marks}]"
         tiles.append(_scaled(place, stride))
-        if clip and shape[axis] % extent:
+        if passes[axis]:
             tests.append(f"({place} < {shape[axis]})")
     pointer = " + ".join([name, *scalars, *tiles])
     return Access(pointer, " & ".join([*([mask] if mask else []), *tests]), other or "0")
@@ -104,7 +104,7 @@ def _described(
     shape: tuple[int, ...],
     extents: tuple[int, ...],
     index: Sequence[str],
-    clip: bool,
+    passes: Sequence[bool],
     is_64: bool,
 ) -> Access | None:
     """Returns how to address a tile through a tensor descriptor; None if that is impossible.
@@ -122,7 +122,7 @@ def _described(
         return None
     ends = [row + 1, len(shape)]
     block = (extents[row - lead], extents[lane - lead])
-    if clip and shape[row] % block[0] and math.prod(shape[:row]) != 1:
+    if passes[row] and math.prod(shape[:row]) != 1:
         ends, block = [row, *ends], (1, *block)
     starts = [0, *ends[:-1]]
     matrix = tuple(math.prod(shape[a:b]) for a, b in zip(starts, ends, strict=True))
@@ -135,7 +135,7 @@ def _described(
     ):
         return None
     # past the end of a dim's columns must also be past the end of the matrix, to be masked
-    if clip and shape[lane] % block[-1] and math.prod(shape[row + 1 : lane]) != 1:
+    if passes[lane] and math.prod(shape[row + 1 : lane]) != 1:
         return None
     places = [_linear(index[a:b], shape[a:b]) for a, b in zip(starts, ends, strict=True)]
     at = ", ".join(_narrow(p) if is_64 else p for p in places)

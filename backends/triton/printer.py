@@ -302,13 +302,14 @@ class _Printer(Values):
 
     def _access(self, node: Node, tile: TensorType) -> Access:
         index, mask, other = access_parts(node)
+        extents = tuple(int(s) for s in tile.shape)  # pyright: ignore[reportArgumentType]
         access = access_of(
             self.text[node.args[0]],
             node.args[0].tensor,
             tile,
             [self._value(i) for i in index],
             blocks=all(i.tensor.rank == 0 for i in index),
-            clip=bool(node.attrs.get("clip")),
+            passes=self._passes(node, index, extents),
             mask="" if mask is None else self._value(mask),
             other="" if other is None else self._value(other),
             described=self.has_dot and (node.op == "store" or node in self.copied),
@@ -316,11 +317,24 @@ class _Printer(Values):
         )
         if tile.rank and any(i.tensor.rank for i in index):
             # the mask, and a value to store, must have the shape of the pointers
-            shape = tuple(int(s) for s in tile.shape)  # pyright: ignore[reportArgumentType]
-            if broadcast_shape([self.actual.get(i, ()) for i in index]) != shape:
-                spread = f"tl.broadcast_to({access.pointer}, {list(shape)})"
+            if broadcast_shape([self.actual.get(i, ()) for i in index]) != extents:
+                spread = f"tl.broadcast_to({access.pointer}, {list(extents)})"
                 return replace(access, pointer=spread)
         return access
+
+    def _passes(self, node: Node, index: Sequence[Node], extents: tuple[int, ...]) -> list[bool]:
+        """Returns for each axis of memory whether the tile of a clipped access may extend past its
+        end.
+        """
+        if not node.attrs.get("clip"):
+            return [False] * len(index)
+        found: list[bool] = []
+        sizes = shape_of(node.args[0])
+        extents = (1,) * (len(sizes) - len(extents)) + extents
+        for start, size, extent in zip(index, sizes, extents, strict=True):
+            known = self.integers.range(start)
+            found.append(extent > 1 and (known is None or known[1] + extent > size))
+        return found
 
     def _described(self, descriptor: Descriptor) -> str:
         if descriptor not in self.descriptors:

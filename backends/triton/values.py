@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from stack.ir.integers import Integers
 from stack.ir.node import Node, walk
 from stack.ir.traits import (
     axis_order,
@@ -94,6 +95,7 @@ class Values:
         # a pointer per element of such a tile would take the registers of the accumulators
         self.copied.update(n for n in loads if n in self.ahead or shape_of(n) in sums)
         self.descriptors: dict[Descriptor, str] = {}
+        self.integers = Integers()
         self.serial = 0
 
     # ---- lines

@@ -276,6 +276,8 @@ class _Nest:
         try:
             space = online.space()
         except CannotTile:
+            if "part" in self.group.attrs:
+                raise  # a loop space of its own has no axis of parts
             spaces = [self._own_space(output, result) for output, result in results]
         else:
             stored = [(*pair, at) for pair, at in zip(results, space.places, strict=True)]

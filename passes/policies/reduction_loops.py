@@ -40,6 +40,7 @@ class ReductionLoop:
 
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
+COLUMNS = ReductionLoop(8192, 8)  # columns with states that are merged
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
@@ -77,6 +78,14 @@ def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
 def warps_of(elements: int, gpu: Gpu, least: int = 1) -> int:
     """Picks the warps of a program for a tile of so many elements."""
     return min(gpu.rows.warps, max(least, power_of_two(elements // gpu.rows.warp_elements)))
+
+
+def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
+    """Halves a block size until its programs are at least two for each multiprocessor, or until it
+    is `least`. `elements` is the number of elements of all programs together."""
+    while block > least and elements // block < 2 * gpu.processors:
+        block //= 2
+    return block
 
 
 def in_a_row(axes: Sequence[int]) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.axes import Index
-from stack.ir.node import Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import arrays_of, is_reduction, reads_by_data
 from stack.passes.nest.emit import domain
 from stack.passes.policies.reduction_loops import ACROSS, ONCE, TWICE, ReductionLoop, in_a_row
+from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
 
@@ -20,7 +21,8 @@ class RowSpace:
     Attributes:
         root: the node whose axes span the space.
         iter_vars: a symbol for each axis.
-        places: the index of each value in terms of the symbols.
+        places: the index of each value in terms of the symbols. For values that a concatenation
+            joins, the index within their part of the space.
         inputs: the arrays that the kernel reads.
         results: the arrays that the kernel writes.
         reduced: the reduction axes.
@@ -49,6 +51,7 @@ class RowSpace:
         reduced = sorted({int(a) for own in axes for a in own})
         inputs = (*body.params, *arrays_of(body))
         picks = tuple(n for n in body.nodes if reads_by_data(n))
+        places = {**_joined(body, places, iter_vars), **places}
         return RowSpace(root, iter_vars, places, inputs, body.results, tuple(reduced), picks)
 
     @property
@@ -106,3 +109,13 @@ class RowSpace:
                     if place[-1] == iter_var and i in self.kept and i not in found:
                         found.append(i)
         return [*found, *(a for a in reversed(self.kept) if a not in found)]
+
+
+def _joined(body: Block, places: Mapping[Node, Index], iter_vars: Index) -> dict[Node, Index]:
+    """Returns the index of values that concatenations join, in the order of their axes."""
+    found: dict[Node, Index] = {}
+    for node in body.nodes:
+        if node.op == "concat" and places.get(node) == iter_vars:
+            for part in node.args:
+                found |= index_maps_of(body, part, iter_vars)
+    return found

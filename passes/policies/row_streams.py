@@ -12,16 +12,27 @@ Two kinds of rows are faster in another order:
   state is rescaled; `hold` keeps the tiles between the passes.
 - States that are cheap to rescale, as a running mean and variance: `reorder r.0 r.1` gives each
   element of a block its own states, which are merged once, after the loop.
+
+If memory is contiguous along another axis than the row, a program has a block of columns:
+
+    variance of columns of 65536, f32:
+    split i 128; split r 32; reorder r.0 r.1; block r.1; vectorize r.1; vectorize i.1; bind i.0 grid
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from stack.ir.node import Node, topological
+from stack.ir.node import walk as walk_nodes
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import is_load
+from stack.ir.warp_ops import WARP
 from stack.passes.nest.online import STREAMED
 from stack.passes.policies.reduction_loops import (
+    COLUMNS,
     ONCE,
     PRIVATE,
     TWICE,
@@ -78,7 +89,8 @@ class RowStreams(StepLowering[Gpu]):
         """Returns the scheduling policy that picks the block size of the stream. Raises CannotTile
         if the stream has no kernel.
         """
-        return WalkPolicy(self._usual(), self.shape, self.extent, self.target)
+        columns = self.walk.around.get(self.walk.column, 0)
+        return WalkPolicy(self._usual(), self.shape, self.extent, columns, self.target)
 
     @property
     def extent(self) -> int:
@@ -91,6 +103,9 @@ class RowStreams(StepLowering[Gpu]):
         They depend on whether a second loop reads the row, and whether the row fits in registers.
         """
         walk = self.walk
+        if walk.column:
+            fits = power_of_two(self.extent) * WARP <= COLUMNS.block
+            return replace(COLUMNS, is_first=bool(self.shape.along), is_whole=fits)
         if not self.shape.along:
             return ONCE
         inputs = self.group.blocks[0].params
@@ -106,10 +121,19 @@ class RowStreams(StepLowering[Gpu]):
         loop, schedule = policy.reduction_loop, policy.of(self.group)
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
         count = -(-walk.extent // block)
+        lanes = schedule.block("c", 1)
+        if lanes > 1:
+            why = f"memory is contiguous along {walk.column}: a program has {lanes} columns"
+            made.take(Split(walk.column, lanes).because(why))
         self._tiles(made, walk, loop, block)
         if count > 1:
             self._registers(made, walk, loop, schedule, block)
-        for name, extent in walk.around.items():
+        programs = dict(walk.around)
+        if lanes > 1:
+            made.take(Vectorize(f"{walk.column}.1"))
+            extent = programs.pop(walk.column)
+            programs[f"{walk.column}.0"] = -(-extent // lanes)
+        for name, extent in programs.items():
             made.take(Bind(name, "grid").because(f"{extent} programs"))
         if loop.is_first and count > 1 and not loop.is_whole:
             for number, array in enumerate(self.group.blocks[0].params):
@@ -118,7 +142,7 @@ class RowStreams(StepLowering[Gpu]):
                     made.take(Evict(f"p{number}", "reuse").because(why))
         results = self.group.blocks[2].results
         made.take(*arithmetic(results), *evictions(results, self.target))
-        made.take(Launch(schedule.warps).because(f"a tile has {block} elements"))
+        made.take(Launch(schedule.warps).because(f"a tile has {block * lanes} elements"))
 
     def _tiles(self, made: LoweredKernel, walk: Walk, loop: ReductionLoop, block: int) -> None:
         """Splits the row into tiles and vectorizes them."""
@@ -160,7 +184,7 @@ class RowStreams(StepLowering[Gpu]):
         count = -(-walk.extent // block)
         if loop.is_whole:
             return count
-        if not loop.is_first or not self.shape.along:
+        if not loop.is_first or not self.shape.along or walk.column:
             return 0
         if walk.is_private:
             covered = walk.extent % block == 0
@@ -183,6 +207,8 @@ class Walk:
         counts: the number of states that add the same number in each iteration.
         is_chain: whether some state depends on another one.
         is_private: whether each element of a block should have its own states.
+        column: the axis of the programs along which memory is contiguous, if it is not the row's;
+            else "".
     """
 
     def __init__(self, nest: Node) -> None:
@@ -204,6 +230,22 @@ class Walk:
         kept = [n for s in states for n in topological([s.kept])]
         is_cheap = not any(map(is_expensive, kept)) and all(s.new.dtype.is_float for s in states)
         self.is_private = is_cheap and self.is_online and self.loose < self.states
+        self.column = _column(nest, self.around)
+
+
+def _column(nest: Node, around: Mapping[str, int]) -> str:
+    """Returns the axis of the programs along which all arrays that have the streamed axis are
+    contiguous; "" if there is none."""
+    names = {loop.blocks[0].params[0]: axis_of(loop) for loop, _ in all_loops(nest)}
+    found: set[str] = set()
+    for _, node in walk_nodes(nest.blocks[0]):
+        if not (is_load(node) and node.args[0].tensor.rank):
+            continue
+        *outer, last = node.args[1 : 1 + node.args[0].tensor.rank]
+        if any(names.get(n) == STREAMED for n in topological(outer)):
+            found.add(names.get(last, ""))
+    (column,) = found if len(found) == 1 else ("",)
+    return column if column in around else ""
 
 
 __all__ = ["RowStreams"]

@@ -28,6 +28,7 @@ from stack.passes.nest.scope import letter
 from stack.passes.policies.reduction_loops import (
     ACROSS,
     ONCE,
+    busy,
     held_tiles,
     warps_of,
 )
@@ -185,14 +186,6 @@ def _is_of_rows(gather: Node) -> bool:
     """True if a gather reads contiguous rows: its last axis is not selected by an index."""
     axes = parse_rule(gather.attrs["rule"]).inputs[0]
     return bool(axes) and not axes[-1].mark
-
-
-def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
-    """Halves a block size until its programs are at least two for each multiprocessor, or until it
-    is `least`. `elements` is the number of elements of all programs together."""
-    while block > least and elements // block < 2 * gpu.processors:
-        block //= 2
-    return block
 
 
 class RowSteps:

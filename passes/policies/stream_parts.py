@@ -6,6 +6,8 @@ parts, each part of the axis is a program too, and a second kernel merges their 
 
 from __future__ import annotations
 
+from math import prod
+
 from stack.ir.cost import cost
 from stack.ir.dim import symbols
 from stack.ir.node import Node
@@ -37,9 +39,16 @@ def stream_programs(stream: Node, gpu: Gpu) -> int:
     """
     policy = stream_lowering(stream, gpu).policy()
     schedule = policy.of(stream)
-    axes = {a.name: a.extent for a in policy.domain.axes}
-    rows = -(-axes["m"] // schedule.block("m", 1)) if "m" in axes else 1
-    return axes["b"] * rows
+    axes = {a.name: a.extent for a in policy.domain.axes if a.name in ("b", "c", "m")}
+    return prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
+
+
+def _block(stream: Node, gpu: Gpu) -> int:
+    """Returns how many elements of a row or column one iteration of a stream without matmuls
+    reads.
+    """
+    schedule = stream_lowering(stream, gpu).policy().of(stream)
+    return schedule.block("k") if schedule.of("c") else PRIVATE.block
 
 
 def _rate(dot: Node, gpu: Gpu) -> float:
@@ -80,7 +89,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
             spent += gpu.parts.launches * gpu.launch + 2 * held * count / gpu.memory_rate
         return spent
 
-    unit = gpu.parts.unit if has_products(stream) else PRIVATE.block
+    unit = gpu.parts.unit if has_products(stream) else _block(stream, gpu)
     most = min(gpu.parts.most, extent // (unit * gpu.parts.units))
     best = min(range(1, most + 1), key=time, default=1)
     gain = gpu.parts.reading_gain if waits else gpu.parts.gain

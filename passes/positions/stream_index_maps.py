@@ -68,7 +68,10 @@ class _Placing:
                 break
             if not any(self._join(state) for state in missing):
                 raise CannotTile("one of its states has no index among its results")
-        if any(r not in self.results for r in self.ending.results):
+        if not self.results.keys() >= set(self.ending.results):
+            for state, param in self.pairs:  # all parameters of a state that occurs twice
+                self._enter(index_maps_of(self.ending, param, self.states[state]))
+        if not self.results.keys() >= set(self.ending.results):
             raise CannotTile("its outputs do not share one index space")
         results = tuple(self.results[r] for r in self.ending.results)
         used = {s for p in (*self.states.values(), *results) for d in p for s in symbols(d)}

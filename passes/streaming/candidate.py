@@ -9,7 +9,7 @@ from typing import Protocol
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
-from stack.ir.traits import contractions, is_alias, repeats
+from stack.ir.traits import contractions, is_alias, is_reduction, repeats
 from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
@@ -69,7 +69,8 @@ class Candidate:
         self.price = ""
         self.early: frozenset[Node] = frozenset()  # held values that are known before the walk
         found = reduced_value(sink)
-        if not siblings and found is not None and not self._is_long(found[0]):
+        self.is_long = found is not None and self._is_too_long(found[0])
+        if not siblings and found is not None and not self.is_long:
             self.early = graph.read_past(sink)
         self.region = self._collect()
 
@@ -111,11 +112,11 @@ class Candidate:
         held = self.held | self.early
         region = Region(self.graph, found[0], self.outside, held)
         region.add(self.sink)
-        if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
+        if len(region.members) == 1 and not region.dots and not self.is_long:
             return region
         self._check_width([self.sink], region)
         # a long row streams with all its reductions: refused ones would read the row again
-        asked = set[Node]() if self._is_long(found[0]) else self.asked
+        asked = set[Node]() if self.is_long else self.asked
         others = [n for n in self.graph.reductions if n not in asked]
         if others:
             after = self.graph.after(region.members)
@@ -123,7 +124,7 @@ class Candidate:
         others += [n for n in self.siblings if n not in others]
         others = [n for n in others if n not in self.outside and _extent(n) == found[0]]
         plain = not region.dots and not contractions((*others, *region.members))
-        if plain and not self._is_long(found[0]):
+        if plain and not self.is_long:
             return region
         for node in others:
             if node in region.members or not (self.shared or self._comes_back(region, node)):
@@ -150,8 +151,12 @@ class Candidate:
         first, second = self.graph.after(region.members), self.graph.after(other.members)
         return first.isdisjoint(other.members) and second.isdisjoint(region.members)
 
-    def _is_long(self, extent: Dim) -> bool:
-        return isinstance(extent, int) and extent >= self.options.min_axis
+    def _is_too_long(self, extent: Dim) -> bool:
+        """True if a row, or a column on a GPU, does not fit in the registers of a kernel."""
+        least = self.options.min_axis
+        if self.options.loops == "blocks" and _is_column(self.sink):
+            least = min(least, self.log.gpu.rows.column_in_tile + 1)
+        return isinstance(extent, int) and extent >= least
 
     def _virtual(self, region: Region) -> frozenset[Node]:
         """Returns values computed from a region's dots without states; they stay out of memory."""
@@ -224,7 +229,7 @@ class Candidate:
     def _is_candidate(self) -> bool:
         """True for dots, a long axis, several reductions with a dot, or a prologue to fuse."""
         region = self.region
-        if region.dots or self._is_long(region.extent):
+        if region.dots or self.is_long:
             return True
         if len(region.members) > 1:
             return bool(contractions(region.members))
@@ -299,7 +304,7 @@ class Candidate:
         factors = [f for s in self.normal.states for f in s.all_factors]
         depends = any(follows(f) for f in factors)
         if not region.dots and not dots:
-            return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
+            return self.is_long and (len(region.members) > 1 or bool(long))
         if depends or (dots and len(self.normal.states) > 1) or fuses_prologue(region, self.sink):
             return True
         return bool(region.dots) and self._saves_bytes()
@@ -381,6 +386,14 @@ class Candidate:
         if self.price:
             lines.append(f"price: {self.price}")
         return "\n".join(lines)
+
+
+def _is_column(node: Node) -> bool:
+    """True for a reduction over one axis of an array that is contiguous along another one."""
+    if not is_reduction(node) or contractions([node]):
+        return False
+    array = node.args[0].tensor
+    return len(node.attrs["axes"]) == 1 and node.attrs["axes"][0] != array.rank - 1
 
 
 def _extent(node: Node) -> Dim | None:

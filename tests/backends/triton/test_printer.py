@@ -61,6 +61,22 @@ def test_masks_where_a_size_does_not_divide_alone(size: int) -> None:
         assert ("mask=" in text) == (size & (size - 1) != 0), text
 
 
+def test_a_tile_that_begins_past_an_array_is_masked() -> None:
+    """Joined arrays share tiles; those of the second array are all past the first one."""
+    func = parse("""
+        func @f(%x: f32[2, 128, 64], %y: f32[2, 128, 64]) -> (f32[2, 128, 128]) at tensor {
+          %turned = transpose(%x) {perm=[0, 2, 1]} : f32[2, 64, 128]
+          %other = transpose(%y) {perm=[0, 2, 1]} : f32[2, 64, 128]
+          %both = concat(%turned, %other) {axis=1} : f32[2, 128, 128]
+          return %both
+        }""")
+    made = Pipeline("fuse,blocks").run(func, target=as_gpu(None)).func
+    (kernel,) = [n for n in made.nodes if n.op == "kernel"]
+    loads = [line for line in body(print_kernel(kernel, "kernel", readable=True)) if "tl.load(" in line]
+    assert len(loads) == 2
+    assert all("mask=" in line for line in loads), loads
+
+
 def test_products_of_whole_tiles_go_through_descriptors() -> None:
     group = epilogue_of(bias_gelu, [(256, 512), (384, 512), (384,)], "bf16")
     source = printed(group, m=128, n=128, k=64)

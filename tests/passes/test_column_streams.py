@@ -1,0 +1,73 @@
+"""Streams over columns: memory is contiguous along another axis than the streamed one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_harness import prepared
+
+import stack
+from stack.ir import Func, parse, verify
+from stack.rewrite import Pipeline
+from stack.target import as_gpu
+
+torch = pytest.importorskip("torch")
+Tensor = Any
+GPU = as_gpu(None)
+
+
+def softmax(x: Tensor) -> Tensor:
+    return x.softmax(1)
+
+
+def norm(x: Tensor) -> Tensor:
+    away = x - x.mean(1, keepdim=True)
+    return away * torch.rsqrt((away * away).mean(1, keepdim=True) + 1e-6)
+
+
+def variance(x: Tensor) -> Tensor:
+    return x.var(1)
+
+
+def lowered(fn: Any, x: Tensor) -> Func:
+    func = prepared(stack.trace(fn, x))
+    steps = "stream{min_axis=32769,loops=blocks},split_reductions,fuse,coalesce,blocks"
+    result = Pipeline(steps).run(func, target=GPU).func
+    verify(result)
+    assert parse(str(result)) is result
+    return result
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize("shape", [(2, 17, 1), (3, 64, 32), (1, 255, 129), (2, 700, 33)])
+@pytest.mark.parametrize("fn", [softmax, norm, variance], ids=lambda f: f.__name__)
+def test_columns(fn: Any, shape: tuple[int, ...], offset: float, rng: np.random.Generator) -> None:
+    x = (rng.standard_normal(shape) + offset).astype(np.float32)
+    func = lowered(fn, torch.from_numpy(x))
+    with np.errstate(all="ignore"):
+        got = np.asarray(func.interpret(x))
+    exact = fn(torch.from_numpy(x).double()).numpy()
+    # the interpreter adds one element after the other: a mean of 1e3 is off by 1e-4
+    np.testing.assert_allclose(got, exact, rtol=2e-3 if offset else 1e-5, atol=1e-6 * (1 + offset))
+
+
+def test_a_program_has_columns_that_are_contiguous() -> None:
+    func = lowered(variance, torch.zeros(90, 300, 512))
+    (kernel,) = [n for n in func.nodes if n.op == "kernel"]
+    assert "f32<64x128>" in str(func)
+    assert kernel.attrs["warps"] == 8
+
+
+def test_few_columns_are_computed_in_parts() -> None:
+    func = lowered(variance, torch.zeros(1, 1 << 20, 64))
+    assert [n.op for n in func.nodes].count("kernel") == 2
+
+
+def test_short_columns_and_rows_are_no_streams() -> None:
+    """Twins: a column that a tile has as a whole, and a reduction along memory."""
+    for fn, x in ((variance, torch.zeros(4, 16, 64)), (lambda x: x.var(2), torch.zeros(4, 16, 64))):
+        func = prepared(stack.trace(fn, x))
+        made = Pipeline("stream{min_axis=32769,loops=blocks}").run(func, target=GPU).func
+        assert not any(n.op == "stream" for n in made.nodes)

@@ -34,7 +34,6 @@ from stack.sim.pipeline import order_of, pipeline
 
 RATE = 0.1
 WEIGHTS = {"columns": (*COLUMNS, "head.weight"), "rows": ROWS}
-STAGES = 2
 Batch = tuple[Tensor, Tensor]
 Call = Callable[[], Tensor]
 
@@ -101,22 +100,24 @@ class Ours:
             values.append(whole[cuts_of(whole.shape, sharding, program.space.rank)].clone())
         return _stepping(lambda: program(*values), values, plan.carried), expected
 
-    def pipelined(self, kind: str = "1f1b", graph: bool | None = None) -> tuple[Call, Simulation]:
-        """Builds two stages, with other ranks as replicas; microbatches have one sequence."""
-        replicas = dist.get_world_size() // STAGES
+    def pipelined(
+        self, stages: int = 2, kind: str = "1f1b", graph: bool | None = None
+    ) -> tuple[Call, Simulation]:
+        """Builds a pipeline, with other ranks as replicas; microbatches have one sequence."""
+        replicas = dist.get_world_size() // stages
         stage, replica = divmod(dist.get_rank(), replicas)
         groups = [
             dist.new_group(range(s * replicas, (s + 1) * replicas)) if replicas > 1 else None
-            for s in range(STAGES)
+            for s in range(stages)
         ]
         mine = [t.chunk(replicas)[replica] for t in self.batch]
         count = mine[0].shape[0]
         model = self.make()
         balance = stream_balance(TorchSpace(str(mine[0].device)), self.backend)
-        plan = cut(model, (mine[0][:1], mine[1][:1]), STAGES, replicas, STAGES, balance)
-        orders = order_of(pipeline(kind, STAGES, count))
+        plan = cut(model, (mine[0][:1], mine[1][:1]), stages, replicas, stages, balance)
+        orders = order_of(pipeline(kind, stages, count))
         device = self.batch[0].device
-        peers = [chunk * replicas + replica for chunk in range(STAGES)]
+        peers = [chunk * replicas + replica for chunk in range(stages)]
         runner = PipelineRank(
             plan.stages.parts,
             orders,

@@ -222,8 +222,10 @@ def main() -> None:
     for name, strategy in strategies(race.ranks).items():
         own = (long, far) if name.startswith("CP") else (sizes, short)
         wanted[f"ours {name}"] = own[0], partial(own[1], strategy)
-    pipelined = f"ours 1F1B PP2 x DP{race.ranks // 2}"
-    wanted[pipelined] = sizes, short.pipelined
+    for stages in (2, 4):
+        if race.ranks >= stages:
+            pipelined = f"ours 1F1B PP{stages} x DP{race.ranks // stages}"
+            wanted[pipelined] = sizes, partial(short.pipelined, stages)
     for name, fn, options in (
         ("FSDP2", mesh_torch.fsdp2, {}),
         ("DTensor TP", mesh_torch.tensor_parallel, {}),

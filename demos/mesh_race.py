@@ -204,7 +204,7 @@ def main() -> None:
     backend = ("triton" if is_gpu else "mlir") if given.backend is None else given.backend
     warm = plugins.load("stack.backends", backend).machine.warm if backend else None
     if warm is not None:
-        warm()  # compiler processes start meanwhile
+        warm({})  # compiler processes start meanwhile
     race.moved = collectives([1 << k for k in range(13, 29 if is_gpu else 20, 3)], device)
     known = machine(given.machine).calibrated(messages(race.moved, race.ranks))
 

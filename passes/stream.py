@@ -16,10 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.builder import Builder
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.passes.control import changed_bodies
+from stack.passes.streaming.arg_reductions import streamed_position
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
@@ -29,7 +31,7 @@ from stack.passes.streaming.transposed_operands import transpose_operands
 from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.transposed_rows import transpose_rows
 from stack.passes.streaming.views import read_parts
-from stack.rewrite.engine import replace
+from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -54,7 +56,13 @@ class Stream(Pass):
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
+        if self.loops == "blocks":
+            rule = Simple("stream_argreduce", ("argreduce",), self._position)
+            func = rewrite(func, (rule,), log)
         return Func(func.name, self._block(func.body, log, {}), func.level)
+
+    def _position(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        return streamed_position(node, scope, self.min_axis)
 
     def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
         """Rewrites the bodies of loops and branches first, then the block itself."""

@@ -40,11 +40,22 @@ class ReductionLoop:
 
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
-COLUMNS = ReductionLoop(8192, 8)  # columns with states that are merged
+RAGGED = ReductionLoop(4096, 8)  # columns of rows that 16-byte copies cannot prefetch
+COLUMNS = ReductionLoop(2048, 4)  # columns with states that are merged
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
+COLUMN_ELEMENTS = 1024  # of a warp, in a tile of whole columns
 WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in registers
+
+
+def whole_columns(extent: int, gpu: Gpu) -> ReductionLoop | None:
+    """Returns the loop over columns whose tiles are in registers as a whole, with at least a warp
+    of columns; None if they do not fit.
+    """
+    block = max(WHOLE.block, power_of_two(extent) * WARP)
+    warps = block // COLUMN_ELEMENTS
+    return ReductionLoop(block, warps, is_whole=True) if warps * WARP <= gpu.threads else None
 
 
 def held_tiles(

@@ -9,7 +9,14 @@ from stack.ir.axes import Index
 from stack.ir.node import Block, Node
 from stack.ir.traits import arrays_of, is_reduction, reads_by_data
 from stack.passes.nest.emit import domain
-from stack.passes.policies.reduction_loops import ACROSS, ONCE, TWICE, ReductionLoop, in_a_row
+from stack.passes.policies.reduction_loops import (
+    ACROSS,
+    ONCE,
+    RAGGED,
+    TWICE,
+    ReductionLoop,
+    in_a_row,
+)
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
@@ -87,7 +94,7 @@ class RowSpace:
         that is too long for a tile.
         """
         if self.is_column or not self.reduced:
-            return ACROSS
+            return ACROSS if all(map(_is_aligned, self.inputs)) else RAGGED
         own = [d for r in self.results for d in self.places[r]]
         return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
 
@@ -109,6 +116,11 @@ class RowSpace:
                     if place[-1] == iter_var and i in self.kept and i not in found:
                         found.append(i)
         return [*found, *(a for a in reversed(self.kept) if a not in found)]
+
+
+def _is_aligned(array: Node) -> bool:
+    """True if each row of an array begins at a multiple of 16 bytes."""
+    return array.tensor.rank < 2 or static(array.shape[-1]) * array.dtype.bytes % 16 == 0
 
 
 def _joined(body: Block, places: Mapping[Node, Index], iter_vars: Index) -> dict[Node, Index]:

@@ -29,7 +29,6 @@ from stack.ir.node import Node, topological
 from stack.ir.node import walk as walk_nodes
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import is_load
-from stack.ir.warp_ops import WARP
 from stack.passes.nest.online import STREAMED
 from stack.passes.policies.reduction_loops import (
     COLUMNS,
@@ -40,6 +39,7 @@ from stack.passes.policies.reduction_loops import (
     ReductionLoop,
     held_tiles,
     holds_whole,
+    whole_columns,
 )
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
@@ -104,8 +104,8 @@ class RowStreams(StepLowering[Gpu]):
         """
         walk = self.walk
         if walk.column:
-            fits = power_of_two(self.extent) * WARP <= COLUMNS.block
-            return replace(COLUMNS, is_first=bool(self.shape.along), is_whole=fits)
+            loop = whole_columns(self.extent, self.target) or COLUMNS
+            return replace(loop, is_first=bool(self.shape.along))
         if not self.shape.along:
             return ONCE
         inputs = self.group.blocks[0].params
@@ -128,12 +128,9 @@ class RowStreams(StepLowering[Gpu]):
         self._tiles(made, walk, loop, block)
         if count > 1:
             self._registers(made, walk, loop, schedule, block)
-        programs = dict(walk.around)
         if lanes > 1:
             made.take(Vectorize(f"{walk.column}.1"))
-            extent = programs.pop(walk.column)
-            programs[f"{walk.column}.0"] = -(-extent // lanes)
-        for name, extent in programs.items():
+        for name, extent in _programs(walk, lanes).items():
             made.take(Bind(name, "grid").because(f"{extent} programs"))
         if loop.is_first and count > 1 and not loop.is_whole:
             for number, array in enumerate(self.group.blocks[0].params):
@@ -174,7 +171,7 @@ class RowStreams(StepLowering[Gpu]):
         if kept:
             why = f"{kept} of {count} tiles stay in registers for the next loop"
             made.take(Hold(axis, kept).because(why))
-        waits = walk.is_online and not walk.is_private and walk.loose < walk.states
+        waits = walk.is_online and not (walk.is_private or walk.column or walk.loose == walk.states)
         ahead = ONCE.ahead if loop.is_first and not loop.is_whole and waits else schedule.stages
         if ahead and kept < count:
             made.take(Pipeline(axis, ahead).because("loads overlap with computation"))
@@ -228,9 +225,19 @@ class Walk:
         news = {s.new for s in states}
         self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
         kept = [n for s in states for n in topological([s.kept])]
-        is_cheap = not any(map(is_expensive, kept)) and all(s.new.dtype.is_float for s in states)
-        self.is_private = is_cheap and self.is_online and self.loose < self.states
         self.column = _column(nest, self.around)
+        is_cheap = not any(map(is_expensive, kept))
+        is_cheap &= bool(self.column) or all(s.new.dtype.is_float for s in states)
+        self.is_private = is_cheap and self.is_online and self.loose < self.states
+
+
+def _programs(walk: Walk, lanes: int) -> dict[str, int]:
+    """Returns the axes of the programs, with their extents, if a program has `lanes` columns."""
+    found = dict(walk.around)
+    if lanes > 1:
+        count = -(-found.pop(walk.column) // lanes)
+        found |= {f"{walk.column}.0": count} if count > 1 else {}
+    return found
 
 
 def _column(nest: Node, around: Mapping[str, int]) -> str:

@@ -43,12 +43,12 @@ def stream_programs(stream: Node, gpu: Gpu) -> int:
     return prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
 
 
-def _block(stream: Node, gpu: Gpu) -> int:
-    """Returns how many elements of a row or column one iteration of a stream without matmuls
-    reads.
+def _column_block(stream: Node, gpu: Gpu) -> int:
+    """Returns how many elements of a column one iteration of a stream without matmuls reads; 0 for
+    a stream along rows.
     """
     schedule = stream_lowering(stream, gpu).policy().of(stream)
-    return schedule.block("k") if schedule.of("c") else PRIVATE.block
+    return schedule.block("k") if schedule.of("c") else 0
 
 
 def _rate(dot: Node, gpu: Gpu) -> float:
@@ -74,11 +74,15 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
     summing = static(found.flops) / (gpu.few_rows_share * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
+    column = 0 if has_products(stream) else _column_block(stream, gpu)
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:
         running = programs * count
-        if waits:
+        if column:  # loads of a tile do not wait for each other
+            full = gpu.reducers * gpu.processors
+            spent = reading * -(-running // full) * full / running
+        elif waits:
             slots = gpu.slots * gpu.processors
             waves, left = divmod(running, slots)
             own = waves * slots + (max(left, gpu.readers * gpu.processors) if left else 0)
@@ -89,10 +93,10 @@ def best_part(stream: Node, gpu: Gpu) -> int:
             spent += gpu.parts.launches * gpu.launch + 2 * held * count / gpu.memory_rate
         return spent
 
-    unit = gpu.parts.unit if has_products(stream) else _block(stream, gpu)
+    unit = gpu.parts.unit if has_products(stream) else column or PRIVATE.block
     most = min(gpu.parts.most, extent // (unit * gpu.parts.units))
     best = min(range(1, most + 1), key=time, default=1)
-    gain = gpu.parts.reading_gain if waits else gpu.parts.gain
+    gain = gpu.parts.reading_gain if waits or column else gpu.parts.gain
     if best == 1 or time(best) > gain * time(1):
         return 0
     return -(-extent // (best * unit)) * unit

@@ -30,7 +30,7 @@ class WalkPolicy(Policy):
         self, reduction_loop: ReductionLoop, shape: StreamShape, extent: int, columns: int, gpu: Gpu
     ) -> None:
         self.reduction_loop, self.gpu = reduction_loop, gpu
-        self.extent, self.columns = extent, columns
+        self.extent, self.columns, self.is_split = extent, columns, shape.is_split
         many = prod(e for iter_var, e in shape.extents.items() if iter_var != shape.along)
         whole = "" if shape.is_split else "a result has it"
         axes = [Axis("b", many // max(1, columns), "parallel")]
@@ -43,14 +43,23 @@ class WalkPolicy(Policy):
         return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
-        loop, most = self.reduction_loop, self.gpu.rows.columns
-        programs = prod(a.extent for a in self.domain.axes if a.name != "k")
-        lanes = min(power_of_two(self.columns), busy(most, programs, WARP, self.gpu))
-        if loop.is_whole and lanes > WARP:  # columns that a tile has as a whole
-            lanes = max(WARP, min(lanes, loop.block // power_of_two(self.extent)))
+        loop = self.reduction_loop
+        lanes = self._lanes(loop) if self.columns else 1
         usual = [Split("c", lanes, "grid")] if self.columns else []
         usual.append(Split("k", max(2, loop.block // lanes), "serial"))
         return given.filled(Schedule(tuple(usual), loop.warps, loop.ahead))
+
+    def _lanes(self, loop: ReductionLoop) -> int:
+        """Picks the number of columns of a program. With more than one tile for each column, parts
+        of the columns can fill the processors; see `stream_parts`.
+        """
+        lanes = min(power_of_two(self.columns), self.gpu.rows.columns)
+        if loop.is_whole:
+            lanes = min(lanes, loop.block // power_of_two(self.extent))
+        if loop.is_whole or not self.is_split:
+            programs = prod(a.extent for a in self.domain.axes if a.name != "k")
+            lanes = busy(lanes, programs, WARP, self.gpu)
+        return lanes
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         return [

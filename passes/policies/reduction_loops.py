@@ -21,7 +21,8 @@ class ReductionLoop:
     Attributes:
         block: the elements of a tile.
         warps: the warps of a program.
-        ahead: the prefetch depth in iterations; 0 if prefetching is not profitable.
+        ahead: the prefetch depth in iterations. 1 loads straight to registers; 0 leaves it to the
+            backend.
         is_first: whether a second loop reads the axis again. A multiprocessor then has one program,
             so that the rows of all programs stay in the cache between the loops.
         is_whole: whether all tiles of the axis stay in registers.
@@ -40,8 +41,8 @@ class ReductionLoop:
 
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
-RAGGED = ReductionLoop(4096, 8)  # columns of rows that 16-byte copies cannot prefetch
-COLUMNS = ReductionLoop(2048, 4)  # columns with states that are merged
+RAGGED = ReductionLoop(4096, 8, 1)  # columns of rows that 16-byte copies cannot prefetch
+COLUMNS = ReductionLoop(2048, 4, 1)  # columns with states that are merged
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
@@ -97,6 +98,11 @@ def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
     while block > least and elements // block < 2 * gpu.processors:
         block //= 2
     return block
+
+
+def why_ahead(ahead: int) -> str:
+    """Returns the reason, shown to users, for a prefetch depth."""
+    return "loads overlap with computation" if ahead > 1 else "loads go straight to registers"
 
 
 def in_a_row(axes: Sequence[int]) -> bool:

@@ -40,6 +40,7 @@ from stack.passes.policies.reduction_loops import (
     held_tiles,
     holds_whole,
     whole_columns,
+    why_ahead,
 )
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
@@ -174,7 +175,7 @@ class RowStreams(StepLowering[Gpu]):
         waits = walk.is_online and not (walk.is_private or walk.column or walk.loose == walk.states)
         ahead = ONCE.ahead if loop.is_first and not loop.is_whole and waits else schedule.stages
         if ahead and kept < count:
-            made.take(Pipeline(axis, ahead).because("loads overlap with computation"))
+            made.take(Pipeline(axis, ahead).because(why_ahead(ahead)))
 
     def _kept(self, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
         """Returns how many tiles of the row stay in registers between two loops over it."""

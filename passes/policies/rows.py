@@ -31,6 +31,7 @@ from stack.passes.policies.reduction_loops import (
     busy,
     held_tiles,
     warps_of,
+    why_ahead,
 )
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
@@ -274,7 +275,7 @@ class RowSteps:
                 why = f"{kept} of {count} tiles stay in registers for the second loop"
                 made.append(Hold(f"{name}.0", kept).because(why))
             if ahead and self._has_room(ahead):
-                made.append(Pipeline(f"{name}.0", ahead).because("loads overlap with computation"))
+                made.append(Pipeline(f"{name}.0", ahead).because(why_ahead(ahead)))
         return made
 
     def _why_walked(self, name: str) -> str:

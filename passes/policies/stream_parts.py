@@ -6,6 +6,7 @@ parts, each part of the axis is a program too, and a second kernel merges their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from stack.ir.cost import cost
@@ -95,7 +96,10 @@ def best_part(stream: Node, gpu: Gpu) -> int:
 
     unit = gpu.parts.unit if has_products(stream) else column or PRIVATE.block
     most = min(gpu.parts.most, extent // (unit * gpu.parts.units))
-    best = min(range(1, most + 1), key=time, default=1)
+    counts: Sequence[int] = range(1, most + 1)
+    if column:  # masked elements would make each count the elements before it
+        counts = [c for c in counts if extent % (c * unit) == 0] or counts
+    best = min(counts, key=time, default=1)
     gain = gpu.parts.reading_gain if waits or column else gpu.parts.gain
     if best == 1 or time(best) > gain * time(1):
         return 0

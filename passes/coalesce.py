@@ -126,7 +126,7 @@ class _Axes:
         """Unites the dims to which the axis rule of an op gives the same name."""
         if is_input(node) or is_number(node):
             return
-        if is_alias(node) and not is_stream(self.group):
+        if is_alias(node):
             self._bind_view(node)
             return
         rule, windows = ops.rule_of(node), ops.lookup(node.op).windows

@@ -10,7 +10,6 @@ overwritten while its owner has it.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from stack.frameworks.torch_captures import recovering
 from stack.frameworks.torch_private import copy_all, memory_id, uses_of_memory
 from stack.ranges import recording
 
@@ -72,17 +72,6 @@ def _budget(device: torch.device) -> int:
     if device.type != "cuda":
         return KEEP
     return max(KEEP, torch.cuda.get_device_properties(device).total_memory // SHARE)
-
-
-def _release_generators(device: torch.device) -> None:
-    """Take torch's random generators out of capturing mode.
-
-    A failed capture leaves them in it. A successful capture, even of nothing, ends it.
-    """
-    with warnings.catch_warnings(), torch.cuda.device(device), contextlib.suppress(RuntimeError):
-        warnings.simplefilter("ignore")  # an empty graph
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-            pass
 
 
 class Replays:
@@ -166,7 +155,8 @@ class Replays:
 
     def _capture(self, inputs: Sequence[Tensor], private: bool) -> CapturedGraph | None:
         try:
-            with torch.inference_mode(False), torch.cuda.device(self.device.where):
+            where = self.device.where
+            with torch.inference_mode(False), torch.cuda.device(where), recovering(where):
                 graph = torch.cuda.CUDAGraph()
                 # torch refuses a pool all of whose graphs are gone
                 if not any(graphs for _, graphs in self.known.values()):
@@ -174,7 +164,6 @@ class Replays:
                 with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                     results = self.program.run(inputs)
         except Exception as error:  # from any library: the steps can still run one by one
-            _release_generators(self.device.where)
             self.problem = str(error).strip().split("\n")[0]
             warnings.warn(
                 f"no CUDA graph, its steps are launched one by one: {self.problem}", stacklevel=2

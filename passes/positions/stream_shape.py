@@ -54,7 +54,7 @@ def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
 
 def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mapping[str, int]) -> str:
     """The iteration variable of the rows of a tile: the longest that the operand in memory does
-    not have.
+    not have, and of equally long ones the last, which is closest in memory.
 
     A result may group axes of a state: its mark is then part of several of them.
     """
@@ -72,7 +72,7 @@ def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mappin
             own |= rows - others
     kept = {str(d) for place in places.values() for d in place}
     found = [m for m in iter_vars if m in own] or [m for m in iter_vars if m in kept]
-    return max(found, key=lambda m: extents[m], default="")
+    return max(reversed(found), key=lambda m: extents[m], default="")
 
 
 def memory_side(state: Node) -> int:

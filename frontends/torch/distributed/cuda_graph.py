@@ -17,6 +17,7 @@ from weakref import WeakSet
 import torch
 
 from stack.frameworks import torch_private as private
+from stack.frameworks.torch_captures import recovering
 
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -72,8 +73,12 @@ class Recorded:
         own = set(self.carried.values())
         self.places = [a if i in own else a.clone() for i, a in enumerate(args)]
         graph = torch.cuda.CUDAGraph()
+        device = torch.device("cuda", torch.cuda.current_device())
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with (
+                recovering(device),
+                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            ):
                 self.results = list(run(self.places))
                 for result, place in self.carried.items():
                     self.places[place].copy_(self.results[result])

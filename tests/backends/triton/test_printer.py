@@ -72,7 +72,9 @@ def test_a_tile_that_begins_past_an_array_is_masked() -> None:
         }""")
     made = Pipeline("fuse,blocks").run(func, target=as_gpu(None)).func
     (kernel,) = [n for n in made.nodes if n.op == "kernel"]
-    loads = [line for line in body(print_kernel(kernel, "kernel", readable=True)) if "tl.load(" in line]
+    loads = [
+        line for line in body(print_kernel(kernel, "kernel", readable=True)) if "tl.load(" in line
+    ]
     assert len(loads) == 2
     assert all("mask=" in line for line in loads), loads
 

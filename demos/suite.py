@@ -18,9 +18,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "text": (
         *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "gpt2", "neox", "opt"),
         *("falcon", "bloom", "t5", "bert", "roberta", "distilbert", "olmoe", "mamba", "mamba2"),
-        *("llama_written", "gemma3_written"),
+        *("llama_written", "gemma3_written", "cohere"),
     ),
-    "vision": ("vit", "deit", "swin", "convnext", "clip"),
+    "vision": (
+        *("vit", "deit", "swin", "convnext", "clip"),
+        *("pvt_v2", "poolformer", "mobilevit"),
+    ),
     "conv": ("resnet18", "resnet50", "mobilenet", "vgg", "unet"),
     "speech": ("whisper_encoder", "wav2vec2", "conformer"),
     "torch": ("transformer", "encoder", "lstm", "gru", "mixer", "dlrm"),

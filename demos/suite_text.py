@@ -137,6 +137,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "gpt2": Recipe("GPT2Config", "GPT2LMHeadModel", {"n_layer": LAYERS}, {"n_layer": LAYERS},
                    tokens=((1, 128), (8, 1024))),
+    "cohere": _decoder("Cohere", _sizes(1024, 4096, 16, 4), _sizes(4096, 14336, 32, 8)),
     "neox": _decoder("GPTNeoX", _sizes(1024, 4096, 16), _sizes(2048, 8192, 16)),
     "opt": _decoder(
         "OPT",

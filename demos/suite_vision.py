@@ -40,6 +40,16 @@ def convnext(setting: Setting) -> Target:
     return Output(transformers.ConvNextModel(config)), (_pictures(setting),)
 
 
+def _small_layers(family: str, batch: int = 16) -> Callable[[Setting], Target]:
+    """Returns a network of many small layers, as its config describes it."""
+
+    def make(setting: Setting) -> Target:
+        model = getattr(transformers, f"{family}Model")(make_config(f"{family}Config", {}))
+        return Output(model), (_pictures(setting, batch),)
+
+    return make
+
+
 class Clip(nn.Module):
     """Scores of how well each text matches each image."""
 
@@ -69,4 +79,7 @@ PROGRAMS: dict[str, Callable[[Setting], Target]] = {
     "swin": swin,
     "convnext": convnext,
     "clip": clip,
+    "pvt_v2": _small_layers("PvtV2"),
+    "poolformer": _small_layers("PoolFormer"),
+    "mobilevit": _small_layers("MobileViT"),
 }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 
 
 @contextlib.contextmanager
-def recovering(device: torch.device) -> Iterator[None]:
+def recovering(device: torch.device) -> Generator[None]:
     """Surrounds the capture of a CUDA graph; re-raises its error after cleaning up.
 
     A failed capture leaves its stream as the current one, and torch's random generators in

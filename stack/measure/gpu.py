@@ -21,6 +21,10 @@ CONVOLUTIONS = (
     *("resnet_3x3", "resnet_1x1", "resnet_stem", "vgg_3x3", "unet_up", "gan_up", "resnext"),
     *("mobilenet", "convnext", "whisper_stem", "conformer", "video"),
 )
+WRITTEN = (
+    *("causal", "t5_bias", "boolean_mask", "cast_by_hand", "long_keys", "fire", "1x1_wide"),
+    *("instance_norm", "sum_of_middle", "argmax_of_middle"),
+)
 MOVES = ("gather", "embedding_gradient", "least_of_middle", "diagonal_product")
 # rows, columns and depth of matmuls in Llama-3 8B and 70B
 PRODUCTS = (
@@ -50,6 +54,7 @@ def gpu_cases(quick: bool = False) -> list[Case]:
         *_cold(quick),
         *_convolutions(),
         *_moves(),
+        *_written(),
     ]
 
 
@@ -273,4 +278,18 @@ def _moves() -> list[Case]:
             quick=True,
         )
         for name in MOVES
+    ]
+
+
+def _written() -> list[Case]:
+    return [
+        _case(
+            "G24",
+            {"written": name},
+            "stack.demos.gpu_written:written",
+            {"name": name},
+            "eager,inductor,inductor{mode=reduce-overhead}",
+            quick=True,
+        )
+        for name in WRITTEN
     ]

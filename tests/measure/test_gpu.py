@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from stack.cli import main  # noqa: E402
-from stack.demos import gpu_attention, gpu_convs, gpu_masks, gpu_rows  # noqa: E402
+from stack.demos import gpu_attention, gpu_convs, gpu_masks, gpu_rows, gpu_written  # noqa: E402
 from stack.errors import StackError  # noqa: E402
 from stack.measure import gpu_bench, gpu_timing, gpu_worker  # noqa: E402
 from stack.measure.bench import describe  # noqa: E402
@@ -166,6 +166,14 @@ def test_moves_run_and_are_checked(name: str, options: dict[str, Any]) -> None:
     for entry in entries(reply).values():
         assert entry["ms"] > 0, entry["problem"]
         assert entry["error"] <= 2**-7
+
+
+@pytest.mark.parametrize("name", sorted(gpu_written.PROGRAMS))
+def test_written_programs_run_and_are_checked(name: str) -> None:
+    reply = run("stack.demos.gpu_written:written", "eager", device="cpu", name=name, small=True)
+    for entry in entries(reply).values():
+        assert entry["ms"] > 0, entry["problem"]
+        assert entry["error"] <= 2**-6
 
 
 def test_work_of_a_mask_counts_what_is_seen() -> None:

@@ -57,11 +57,11 @@ TEXT = f"""
       G13, G14  softmax, cross-entropy; the last layer with its loss
       G20       whole blocks, forward and training step
       G21       cold compile in fresh processes with empty caches
-  G22       convolutions with their bias and activation
-  G23       gathers, their gradients, reductions, scalings
-  G24       programs as users wrote them: T5's bias, masks as data, casts by
-            hand, long keys, joined convolutions, norms of images,
-            reductions over a middle axis
+      G22       convolutions with their bias and activation
+      G23       gathers, their gradients, reductions, scalings
+      G24       programs as users wrote them: T5's bias, masks as data, casts by
+                hand, long keys, joined convolutions, norms of images,
+                reductions over a middle axis
 
     suite models, on the CPU or (`models gpu`) on a GPU, rows:
       M1        unmodified models, forward: Hugging Face models with their default attention,

@@ -42,7 +42,7 @@ FLEXIBLE = sorted({*gpu_attention.VARIANTS} - SINKS - {"differential", "sigmoid"
 def test_cases_are_distinct_and_their_factories_take_the_options() -> None:
     cases = gpu_cases()
     assert len({(c.row, c.title) for c in cases}) == len(cases)
-    rows = (1, 2, 4, 5, 6, 7, 11, 12, 13, 14, 20, 21, 22, 23)
+    rows = (1, 2, 4, 5, 6, 7, 11, 12, 13, 14, 20, 21, 22, 23, 24)
     assert {c.row for c in cases} == {f"G{i}" for i in rows}
     for case in cases:
         module, _, name = case.spec.partition(":")

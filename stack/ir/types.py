@@ -136,10 +136,12 @@ class TensorType:
     shape: tuple[Dim, ...]
     space: str = "value"
     sharding: Sharding | None = field(default=None, compare=False)
+    rank: int = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shape = self.shape
+        object.__setattr__(self, "rank", len(shape))
         for size in shape:
             if type(size) is int:
                 if size < 0:
@@ -172,10 +174,6 @@ class TensorType:
         return self._text
 
     __repr__ = __str__
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
 
     @property
     def size(self) -> Dim:

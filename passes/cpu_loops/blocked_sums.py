@@ -11,7 +11,7 @@ Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 from __future__ import annotations
 
 from stack.ir.builder import Builder, constant, rebuild_block
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_loop
 from stack.passes.summation import added
 from stack.passes.tiling.names import Names, names_of
@@ -24,6 +24,8 @@ def sum_in_blocks(block: Block) -> Block:
     """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
     loops, which sum blocks of its iterations first, then these sums.
     """
+    if not any(is_loop(node, "serial") for _, node in walk(block)):
+        return block
     return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 

@@ -74,7 +74,8 @@ def recorded(gm: GraphModule, table: Table) -> Recorded | None:
         table: decompositions of ops.
     """
     fakes: list[Any] = [n.meta["example_value"] for n in gm.graph.find_nodes(op="placeholder")]
-    if not fakes or not _is_recordable(gm):
+    is_in_mode = torch.is_inference_mode_enabled() or private.is_autocast()
+    if not fakes or is_in_mode or len([*gm.modules()]) > 1 or not has_known_sizes(gm):
         return None
     for is_functional in (False, True):
         try:
@@ -99,10 +100,8 @@ def is_own(found: Recorded) -> bool:
     return is_apart and not found.written
 
 
-def _is_recordable(gm: GraphModule) -> bool:
-    """True if all values of a graph are tensors of known sizes, and no mode is on."""
-    if torch.is_inference_mode_enabled() or private.is_autocast() or len([*gm.modules()]) > 1:
-        return False
+def has_known_sizes(gm: GraphModule) -> bool:
+    """True if all values of a Dynamo graph are tensors of known sizes."""
     gives = (n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem)
     return all(n.op != "get_attr" and _is_tensors(n.meta.get("example_value")) for n in gives)
 
@@ -174,19 +173,19 @@ class _Recorder(private.TorchDispatchMode):
         if self.is_functional:
             with private.disable_functional_mode() as wrappers:
                 if wrappers is not None:  # it calls functional ops, which are recorded
-                    if _has_effect(func) and func.namespace != "aten":
+                    if _traits(func).has_effect and func.namespace != "aten":
                         raise _Effect
                     with self:
                         return wrappers.__torch_dispatch__(func, types, args, named)
         if func.namespace == "prim":  # a query, such as of a tensor's device
             return func(*args, **named)
-        parts = self.table.get(func) or (func.decompose if _is_composite(func) else None)
+        parts = self.table.get(func) or (func.decompose if _traits(func).is_composite else None)
         if parts is not None:
             with self:
                 found = parts(*args, **named)
             if found is not NotImplemented:
                 return found
-        if _has_effect(func):
+        if _traits(func).has_effect:
             raise _Effect
         if func is aten.lift_fresh.default:
             func = aten.lift_fresh_copy.default
@@ -234,9 +233,10 @@ class _Recorder(private.TorchDispatchMode):
         once for operands of equal layouts.
         """
         fakes = [a for a in args if isinstance(a, torch.Tensor)]
-        if named or not fakes or not _is_simple(func) or not _are_alike(fakes):
+        traits = _traits(func)
+        if named or not fakes or not traits.is_simple or not _are_alike(fakes):
             return func(*args, **named)
-        key = (func, *map(_operand_key, args)) if _is_elementwise(func) else None
+        key = (func, *map(_operand_key, args)) if traits.is_elementwise else None
         with private.without_dispatch():
             if key in self.inferred:
                 return self._fake(self.inferred[key].made(), fakes[0])
@@ -275,26 +275,32 @@ class _Origins(Interpreter):
         return super().run_node(n)
 
 
-@cache
-def _is_composite(op: Any) -> bool:
-    return private.is_composite(op)
+class _Traits(NamedTuple):
+    """Facts about an op.
+
+    Attributes:
+        is_composite: eager runs it by calling other ops.
+        has_effect: it has another effect than its results, such as a write.
+        is_elementwise: it computes elements one by one, and its result has memory of its own.
+        is_simple: its kernel for meta tensors infers the same results as kernels of devices.
+    """
+
+    is_composite: bool
+    has_effect: bool
+    is_elementwise: bool
+    is_simple: bool
 
 
 @cache
-def _has_effect(op: Any) -> bool:
-    return private.is_written(op) or private.has_effects(op)
-
-
-@cache
-def _is_simple(op: Any) -> bool:
-    """True if an op's kernel for meta tensors infers the same results as kernels of devices."""
-    is_aten = isinstance(op, private.OpOverload) and op.namespace == "aten"
-    return is_aten and (op.is_view or _is_elementwise(op) or private.schema_name(op) in _PRODUCTS)
-
-
-@cache
-def _is_elementwise(op: Any) -> bool:
-    return torch.Tag.pointwise in op.tags and not op.is_view
+def _traits(op: Any) -> _Traits:
+    is_elementwise = torch.Tag.pointwise in op.tags and not op.is_view
+    is_known = op.is_view or is_elementwise or private.schema_name(op) in _PRODUCTS
+    return _Traits(
+        private.is_composite(op),
+        private.is_written(op) or private.has_effects(op),
+        is_elementwise,
+        isinstance(op, private.OpOverload) and op.namespace == "aten" and is_known,
+    )
 
 
 def _operand_key(value: Any) -> Any:

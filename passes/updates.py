@@ -249,8 +249,8 @@ def updatable(
             is_taken = any(not views.isdisjoint(updates.of(n)) for n in found)
             if is_own and not is_read and not is_taken and sum(a in views for a in node.args) == 1:
                 updates.control[node] = {**updates.control.get(node, {}), result: operand}
-        is_any_own = any(_is_own(owner(a), role) for a in node.args)
-        number = copied_operand(node, libraries) if is_any_own else None
+        may_update = is_group(node) and any(_is_own(owner(a), role) for a in node.args)
+        number = copied_operand(node, libraries) if may_update else None
         if number is None:
             continue
         root = owner(node.args[number])

@@ -10,6 +10,8 @@ Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_loop
@@ -24,7 +26,7 @@ def sum_in_blocks(block: Block) -> Block:
     """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
     loops, which sum blocks of its iterations first, then these sums.
     """
-    if not any(is_loop(node, "serial") for _, node in walk(block)):
+    if not any(map(_long_sums, (node for _, node in walk(block)))):
         return block
     return rebuild_block(block, _Blocks(names_of(block)).visit)
 
@@ -39,11 +41,9 @@ class _Blocks:
         """Copies one node of the kernel with new operands and inner blocks. A loop with a long sum
         becomes a loop over blocks of its iterations.
         """
-        if is_loop(node) and not node.attrs.get("limited"):
-            sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
-            if sums:
-                return self._split(node, args, blocks[0], set(sums), BLOCK)
-        return node.rebuilt(args, blocks=blocks)
+        made = node.rebuilt(args, blocks=blocks)
+        sums = _long_sums(made)
+        return self._split(node, args, blocks[0], set(sums), BLOCK) if sums else made
 
     def _split(
         self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
@@ -76,6 +76,15 @@ class _Blocks:
         if count < 2 * DEGREE:
             return Node("loop", args, node.attrs, node.type, (over,))
         return self._split(node, args, over, sums, DEGREE)
+
+
+def _long_sums(node: Node) -> Mapping[int, Node]:
+    """Returns the carried values of a loop that are long sums, with their addends; empty for other
+    nodes.
+    """
+    if not is_loop(node) or node.attrs.get("limited"):
+        return {}
+    return added(node.attrs["kind"], node.blocks[0], 2 * BLOCK)
 
 
 def _zero(b: Builder, like: Node) -> Node:

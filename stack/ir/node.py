@@ -380,16 +380,10 @@ def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
     """A unique name for every node of a closed block, derived from its hint or its op."""
     nodes = own_names(block)
     taken = {str(p.attrs["name"]) for p in block.params}
-    taken.update(_variables(nodes))
+    inner = (block for node in nodes for block in node.blocks if block.is_open)
+    taken.update(str(v.attrs["name"]) for block in inner for v in block.params)
     counts: dict[str, int] = {}
     return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
-
-
-def _variables(nodes: Iterable[Node]) -> Iterable[str]:
-    for node in nodes:
-        for block in node.blocks:
-            if block.is_open:
-                yield from (str(v.attrs["name"]) for v in block.params)
 
 
 def _in_order(lines: tuple[str, ...]) -> tuple[str, ...]:

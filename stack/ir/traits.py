@@ -244,7 +244,7 @@ def mixes(node: Node) -> bool:
     """True if the op is no view and its results depend on elements at other indices of an axis that
     operands and results share, as in scan, sort and scatter.
     """
-    rule = None if is_view(node) else rule_of(node)
+    rule = None if is_elementwise(node) or is_view(node) else rule_of(node)
     return rule is not None and any(a.mark for made in rule.outputs for a in made)
 
 

@@ -74,11 +74,10 @@ def _in_place(group: Node, model: Node, made: Node) -> Node:
         hints = {node: _NUMBER.sub("", name) for node, name in block.names.items()}
         own = {node: names.get(hint, hint) for node, hint in hints.items()}
         locs = {
-            n: [line for mark in marks for line in lines[mark]] for n, marks in block.locs.items()
+            node: tuple(line for mark in marks for line in lines[mark])
+            for node, marks in block.locs.items()
         }
-        return Block(
-            block.params, block.results, own, {n: tuple(found) for n, found in locs.items()}
-        )
+        return Block(block.params, block.results, own, locs)
 
     def placed(node: Node) -> Node:
         if node in args:

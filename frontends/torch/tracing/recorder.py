@@ -296,7 +296,7 @@ def _traits(op: Any) -> _Traits:
     is_elementwise = torch.Tag.pointwise in op.tags and not op.is_view
     is_known = op.is_view or is_elementwise or private.schema_name(op) in _PRODUCTS
     return _Traits(
-        private.is_composite(op),
+        op.namespace != "prim" and private.is_composite(op),  # torch has no kernels of queries
         private.is_written(op) or private.has_effects(op),
         is_elementwise,
         isinstance(op, private.OpOverload) and op.namespace == "aten" and is_known,

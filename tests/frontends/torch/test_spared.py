@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stack
+from stack.run.frontend import Captured
 
 torch = pytest.importorskip("torch")
 
@@ -62,13 +63,12 @@ def test_a_graph_that_takes_lists_gives_what_it_gives_flat(with_gradients: bool)
 
 def test_the_captured_text_is_made_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = torch.fx.GraphModule.print_readable
 
-    def counted(*args: Any, **options: Any) -> str:
-        made.append(real(*args, **options))
+    def text(captured: Captured) -> str:
+        made.append(captured.make_text())
         return made[-1]
 
-    monkeypatch.setattr(torch.fx.GraphModule, "print_readable", counted)
+    monkeypatch.setattr(Captured, "text", property(text))
     x = torch.randn(4, 3)
     with torch.no_grad():
         compiled = stack.compile(lambda x: torch.exp(x).sum(0), x, backend="interpreter")

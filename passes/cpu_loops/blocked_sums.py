@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import is_loop
-from stack.passes.summation import added
+from stack.ir.traits import is_loop, signs
+from stack.ir.types import TensorType
 from stack.passes.tiling.names import Names, names_of
 
 BLOCK = 32  # numbers in a block of the lowest level
@@ -79,12 +79,34 @@ class _Blocks:
 
 
 def _long_sums(node: Node) -> Mapping[int, Node]:
-    """Returns the carried values of a loop that are long sums, with their addends; empty for other
-    nodes.
+    """Finds carried values of a serial loop that are long sums of floats, with the addend of each
+    iteration. Empty for other nodes.
     """
-    if not is_loop(node) or node.attrs.get("limited"):
+    if not is_loop(node, "serial") or node.attrs.get("limited"):
         return {}
-    return added(node.attrs["kind"], node.blocks[0], 2 * BLOCK)
+    block = node.blocks[0]
+    index, *carried = block.params
+    extent = index.attrs.get("extent")
+    found: dict[int, Node] = {}
+    if not isinstance(extent, int) or extent < 2 * BLOCK:
+        return found
+    for i, (held, result) in enumerate(zip(carried, block.results, strict=True)):
+        is_float = isinstance(held.type, TensorType) and held.dtype.is_float
+        if not is_float or signs(result) != (1, 1):
+            continue
+        others = [a for a in result.args if a is not held]
+        if len(others) == 1 and _uses(block, held) == 1 and _uses(block, result) == 1:
+            found[i] = others[0]
+    return found
+
+
+def _uses(block: Block, node: Node) -> int:
+    """Counts how often the block or its direct inner blocks use a node, as an operand or as a
+    result. The count is 1 if only the next iteration reads a carried sum.
+    """
+    inner = [r for n in block.nodes for b in n.blocks for r in b.results]
+    operands = [a for n in block.nodes for a in n.args]
+    return sum(a is node for a in (*operands, *inner, *block.results))
 
 
 def _zero(b: Builder, like: Node) -> Node:

@@ -28,6 +28,14 @@ class DType:
     bits: int
     kind: str
     numpy: str
+    is_float: bool = field(init=False)
+    is_integer: bool = field(init=False)
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_float", self.kind == "f")
+        object.__setattr__(self, "is_integer", self.kind in "iu")
+        object.__setattr__(self, "bytes", max(1, self.bits // 8))
 
     def __str__(self) -> str:
         return self.name
@@ -36,18 +44,6 @@ class DType:
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         return dtype_named, (self.name,)
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in "iu"
-
-    @property
-    def bytes(self) -> int:
-        return max(1, self.bits // 8)
 
 
 DTYPES: dict[str, DType] = {

@@ -330,6 +330,13 @@ class _Parser:
             raise UsageError(f"pass pipeline {self.text!r}: expected {what}, {place}")
         return self.left.popleft()
 
+    def skip(self, token: str) -> bool:
+        """Takes the next token if it is `token`. Returns whether it is."""
+        is_next = self.left[0] == token
+        if is_next:
+            self.left.popleft()
+        return is_next
+
     def pipeline(self) -> list[Pass]:
         passes: list[Pass] = []
         while self.left[0]:
@@ -341,26 +348,22 @@ class _Parser:
     def one(self) -> Pass:
         cls = find_pass(self.take("the name of a pass"))
         options: dict[str, str | tuple[str, ...]] = {}
-        if self.left[0] == "{":
-            self.left.popleft()
-            while self.left[0] != "}":
-                if options and self.left[0] == ",":
-                    self.left.popleft()
+        if self.skip("{"):
+            while not self.skip("}"):
+                if options:
+                    self.skip(",")
                 name = self.take("the name of an option, or '}'")
                 self.take("'='", "=")
                 options[name] = self.value()
-            self.left.popleft()
         base = self.defaults.get(cls.name)
         return build(cls, options, base if type(base) is cls else None)
 
     def value(self) -> str | tuple[str, ...]:
-        if self.left[0] != "[":
+        if not self.skip("["):
             return self.take("a value")
-        self.left.popleft()
         items: list[str] = []
-        while self.left[0] != "]":
+        while not self.skip("]"):
             if items:
                 self.take("','", ",")
             items.append(self.take("a value, or ']'"))
-        self.left.popleft()
         return tuple(items)

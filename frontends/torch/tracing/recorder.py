@@ -36,21 +36,6 @@ class _Input:
     idx: int
 
 
-class _Layout(NamedTuple):
-    """A tensor without its memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Layout:
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype)
-
-    def made(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
-
-
 class _Effect(Exception):
     """Raised for an op that has another effect than its results, such as a write."""
 
@@ -148,7 +133,6 @@ class _Recorder(private.TorchDispatchMode):
         self.origin: dict[str, Any] = {}  # metadata of the ops of the current Dynamo node
         self.nodes: dict[int, Node] = {}  # by id of the tensor, which the node's metadata keeps
         self.metas: dict[int, torch.Tensor] = {}
-        self.inferred: dict[Any, _Layout] = {}  # results of elementwise ops, by op and operands
         for place, fake in enumerate(fakes):
             with private.without_dispatch():  # a copy: a node may change an argument's metadata
                 given = self._fake(self._meta(fake), fake).requires_grad_(fake.requires_grad)
@@ -229,21 +213,14 @@ class _Recorder(private.TorchDispatchMode):
         """Returns the results of an op on fake tensors.
 
         The fake mode takes a third of a millisecond for an op, and the kernel of a simple op for
-        meta tensors less. The result of an elementwise op, which has memory of its own, is inferred
-        once for operands of equal layouts.
+        meta tensors less.
         """
         fakes = [a for a in args if isinstance(a, torch.Tensor)]
-        traits = _traits(func)
-        if named or not fakes or not traits.is_simple or not _are_alike(fakes):
+        if named or not fakes or not _traits(func).is_simple or not _are_alike(fakes):
             return func(*args, **named)
-        key = (func, *map(_operand_key, args)) if traits.is_elementwise else None
         with private.without_dispatch():
-            if key in self.inferred:
-                return self._fake(self.inferred[key].made(), fakes[0])
             found = func(*(self._meta(a) if isinstance(a, torch.Tensor) else a for a in args))
             if isinstance(found, torch.Tensor):
-                if key is not None:
-                    self.inferred[key] = _Layout.of(found)
                 return self._fake(found, fakes[0])
             return type(found)([self._fake(x, fakes[0]) for x in found])
 
@@ -281,31 +258,22 @@ class _Traits(NamedTuple):
     Attributes:
         is_composite: eager runs it by calling other ops.
         has_effect: it has another effect than its results, such as a write.
-        is_elementwise: it computes elements one by one, and its result has memory of its own.
         is_simple: its kernel for meta tensors infers the same results as kernels of devices.
     """
 
     is_composite: bool
     has_effect: bool
-    is_elementwise: bool
     is_simple: bool
 
 
 @cache
 def _traits(op: Any) -> _Traits:
-    is_elementwise = torch.Tag.pointwise in op.tags and not op.is_view
-    is_known = op.is_view or is_elementwise or private.schema_name(op) in _PRODUCTS
+    is_known = op.is_view or torch.Tag.pointwise in op.tags or private.schema_name(op) in _PRODUCTS
     return _Traits(
         op.namespace != "prim" and private.is_composite(op),  # torch has no kernels of queries
         private.is_written(op) or private.has_effects(op),
-        is_elementwise,
         isinstance(op, private.OpOverload) and op.namespace == "aten" and is_known,
     )
-
-
-def _operand_key(value: Any) -> Any:
-    """Everything about an operand that an elementwise op's result type and layout depend on."""
-    return _Layout.of(value) if isinstance(value, torch.Tensor) else (type(value), repr(value))
 
 
 def _are_alike(fakes: Sequence[Any]) -> bool:

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
@@ -24,8 +24,6 @@ aten = torch.ops.aten
 # metadata that a recorded op takes from its Dynamo node
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
-# matmuls whose meta kernels are in C++, and so faster than the fake mode's cache
-_PRODUCTS = frozenset({"aten::mm", "aten::bmm"})
 Table = Mapping[Any, Callable[..., Any]]
 
 
@@ -119,7 +117,7 @@ def _functional(
 
 
 class _Recorder(private.TorchDispatchMode):
-    """Adds each op that torch dispatches to a graph, and infers its results on fake tensors.
+    """Adds each op that torch dispatches to a graph; its results are fake tensors.
 
     Args:
         is_functional: true to replace writes by functional ops.
@@ -132,10 +130,12 @@ class _Recorder(private.TorchDispatchMode):
         self.graph = self.module.graph
         self.origin: dict[str, Any] = {}  # metadata of the ops of the current Dynamo node
         self.nodes: dict[int, Node] = {}  # by id of the tensor, which the node's metadata keeps
-        self.metas: dict[int, torch.Tensor] = {}
         for place, fake in enumerate(fakes):
             with private.without_dispatch():  # a copy: a node may change an argument's metadata
-                given = self._fake(self._meta(fake), fake).requires_grad_(fake.requires_grad)
+                meta = torch.empty(0, dtype=fake.dtype, device="meta")
+                meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+                given = FakeTensor(fake.fake_mode, meta, fake.fake_device)
+                given.requires_grad_(fake.requires_grad)
             node = self.graph.placeholder(f"arg{place}_1")
             node.meta = {"val": given, "desc": _Input(place)}
             self.nodes[id(given)] = node
@@ -157,24 +157,24 @@ class _Recorder(private.TorchDispatchMode):
         if self.is_functional:
             with private.disable_functional_mode() as wrappers:
                 if wrappers is not None:  # it calls functional ops, which are recorded
-                    if _traits(func).has_effect and func.namespace != "aten":
+                    if _has_effect(func) and func.namespace != "aten":
                         raise _Effect
                     with self:
                         return wrappers.__torch_dispatch__(func, types, args, named)
         if func.namespace == "prim":  # a query, such as of a tensor's device
             return func(*args, **named)
-        parts = self.table.get(func) or (func.decompose if _traits(func).is_composite else None)
+        parts = self.table.get(func) or (func.decompose if _is_composite(func) else None)
         if parts is not None:
             with self:
                 found = parts(*args, **named)
             if found is not NotImplemented:
                 return found
-        if _traits(func).has_effect:
+        if _has_effect(func):
             raise _Effect
         if func is aten.lift_fresh.default:
             func = aten.lift_fresh_copy.default
         given, more = self._operand(args), {k: self._operand(v) for k, v in named.items()}
-        found = self._inferred(func, args, named)
+        found = func(*args, **named)
         name = func.overloadpacket.__name__
         self._name(found, self.graph.create_node("call_function", func, given, more, name))
         return found
@@ -209,34 +209,6 @@ class _Recorder(private.TorchDispatchMode):
         self.nodes[id(value)] = self.graph.create_node("get_attr", name)
         return self.nodes[id(value)]
 
-    def _inferred(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns the results of an op on fake tensors.
-
-        The fake mode takes a third of a millisecond for an op, and the kernel of a simple op for
-        meta tensors less.
-        """
-        fakes = [a for a in args if isinstance(a, torch.Tensor)]
-        if named or not fakes or not _traits(func).is_simple or not _are_alike(fakes):
-            return func(*args, **named)
-        with private.without_dispatch():
-            found = func(*(self._meta(a) if isinstance(a, torch.Tensor) else a for a in args))
-            if isinstance(found, torch.Tensor):
-                return self._fake(found, fakes[0])
-            return type(found)([self._fake(x, fakes[0]) for x in found])
-
-    def _meta(self, fake: Any) -> torch.Tensor:
-        """Returns a meta tensor with the sizes, strides and memory of a fake tensor."""
-        if id(fake) not in self.metas:
-            made = torch.empty(0, dtype=fake.dtype, device="meta")
-            made.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-            self.metas[id(fake)] = made
-        return self.metas[id(fake)]
-
-    def _fake(self, meta: torch.Tensor, like: Any) -> FakeTensor:
-        made = FakeTensor(like.fake_mode, meta, like.fake_device)
-        self.metas[id(made)] = meta
-        return made
-
 
 class _Origins(Interpreter):
     """Runs a Dynamo graph, and tells a recorder which node it runs."""
@@ -252,38 +224,13 @@ class _Origins(Interpreter):
         return super().run_node(n)
 
 
-class _Traits(NamedTuple):
-    """Facts about an op.
-
-    Attributes:
-        is_composite: eager runs it by calling other ops.
-        has_effect: it has another effect than its results, such as a write.
-        is_simple: its kernel for meta tensors infers the same results as kernels of devices.
-    """
-
-    is_composite: bool
-    has_effect: bool
-    is_simple: bool
+@cache
+def _is_composite(op: Any) -> bool:
+    """True if eager runs an op by calling other ops."""
+    return private.is_composite(op)
 
 
 @cache
-def _traits(op: Any) -> _Traits:
-    is_known = op.is_view or torch.Tag.pointwise in op.tags or private.schema_name(op) in _PRODUCTS
-    return _Traits(
-        op.namespace != "prim" and private.is_composite(op),  # torch has no kernels of queries
-        private.is_written(op) or private.has_effects(op),
-        isinstance(op, private.OpOverload) and op.namespace == "aten" and is_known,
-    )
-
-
-def _are_alike(fakes: Sequence[Any]) -> bool:
-    """True if tensors are on one device, of unknown values, and read as they are in memory."""
-    device = fakes[0].fake_device if isinstance(fakes[0], FakeTensor) else None
-    return all(
-        type(x) is FakeTensor
-        and x.constant is None
-        and x.fake_device == device
-        and x.layout is torch.strided
-        and not (x.is_complex() or x.is_neg())
-        for x in fakes
-    )
+def _has_effect(op: Any) -> bool:
+    """True if an op has another effect than its results, such as a write."""
+    return private.is_written(op) or private.has_effects(op)

@@ -84,7 +84,7 @@ def _is_imported(frame: FrameType) -> bool:
 
 
 def _step(name: str) -> Callable[[], object]:
-    """What is counted for a program: its trace, or its compilation after that."""
+    """Returns the step to count for a program: its trace, or its compilation after that."""
     import torch
 
     import stack

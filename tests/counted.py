@@ -19,8 +19,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+from core_alone import FOLDERS, ROOT
+
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def calls_of(step: Callable[[], T]) -> tuple[T, int]:
@@ -52,11 +53,16 @@ def functions_of(step: Callable[[], object]) -> dict[str, Counter[str]]:
     Not counted are functions that run while a module is imported, lambdas and comprehensions.
     """
     found: Counter[CodeType] = Counter()
+    paths: dict[str, str] = {}  # by file name of code, the path of a file of ours, or ""
 
     def seen(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
+        if event != "call" or paths.get(code.co_filename) == "":
+            return
+        if code.co_filename not in paths:
+            paths[code.co_filename] = _path_of(code)
         is_named = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-        if event == "call" and is_named and (code in found or not _is_imported(frame)):
+        if paths[code.co_filename] and is_named and (code in found or not _is_imported(frame)):
             found[code] += 1
 
     threading.setprofile(seen)
@@ -68,11 +74,17 @@ def functions_of(step: Callable[[], object]) -> dict[str, Counter[str]]:
         threading.setprofile(None)
     files: dict[str, Counter[str]] = defaultdict(Counter)
     for code, count in found.items():
-        path = Path(code.co_filename).resolve()
-        is_file = not code.co_filename.startswith("<") and path != Path(__file__).resolve()
-        if is_file and path.is_relative_to(ROOT):
-            files[str(path.relative_to(ROOT))][code.co_qualname] += count
+        files[paths[code.co_filename]][code.co_qualname] += count
     return files
+
+
+def _path_of(code: CodeType) -> str:
+    """The path from the root to a function's file; "" if it is no file of the compiler."""
+    path = Path(code.co_filename).resolve()
+    if code.co_filename.startswith("<") or not path.is_relative_to(ROOT):
+        return ""
+    own = path.relative_to(ROOT)
+    return str(own) if own.parts[0] in FOLDERS else ""
 
 
 def _is_imported(frame: FrameType) -> bool:

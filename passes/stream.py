@@ -22,7 +22,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import fold_of, is_stream, reads_by_data
 from stack.passes.control import changed_bodies
 from stack.passes.streaming.candidate import Candidate
-from stack.passes.streaming.concat import JOINS, split_rows
+from stack.passes.streaming.concat import joins_rows, split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
 from stack.passes.streaming.shared_dots import dots_of, ends
 from stack.passes.streaming.terms import Refusal
@@ -182,7 +182,7 @@ class Stream(Pass):
 
 def _concerns_streams(node: Node) -> bool:
     """True if a node reduces axes, joins rows, is a stream, or picks elements of a row."""
-    is_part = bool(fold_of(node)) or node.op in JOINS
+    is_part = bool(fold_of(node)) or joins_rows(node)
     return is_part or is_stream(node) or reads_by_data(node)
 
 

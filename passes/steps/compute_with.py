@@ -27,6 +27,7 @@ from stack.passes.steps.loops import (
     held_like,
     is_memory,
     is_serial,
+    loops_along,
     starts_of,
     stores_only,
     why_no_axis,
@@ -48,7 +49,7 @@ class ComputeWith(Step):
         why = why_no_axis(kernel, self.axis)
         if why:
             return why
-        blocks = [kernel.blocks[0]]
+        blocks = [kernel.blocks[0]] if len(loops_along(kernel, self.axis)) > 1 else []
         while blocks:
             block = blocks.pop()
             if any(_groups(block, self.axis)):

@@ -331,6 +331,13 @@ class Block(Interned):
         return tuple(dict.fromkeys([d for d in used if own.isdisjoint(d.vars) and d not in own]))
 
     @cached_property
+    def ops(self) -> frozenset[str]:
+        """Names of the ops of its nodes, including nested blocks."""
+        inner = {block for node in self.nodes for block in node.blocks}
+        own = (node.op for node in (*self.params, *self.nodes))
+        return frozenset(own).union(*(block.ops for block in inner))
+
+    @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """Size symbols in the types and attributes of its nodes, including nested blocks, by
         name.

@@ -20,12 +20,11 @@ from typing import ClassVar
 
 from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_loop
+from stack.ir.traits import is_loop, is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     axis_of,
     held_like,
-    is_memory,
     is_serial,
     loops_along,
     starts_of,

@@ -13,7 +13,7 @@ from stack.ir.algebra import FALLING, RISING
 from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
-from stack.ir.types import BOOL, TensorType
+from stack.ir.types import BOOL, MEMORY, TensorType
 
 # ---- by element
 
@@ -367,7 +367,7 @@ def moved(node: Node) -> Node | None:
 
 def is_memory(node: Node) -> bool:
     """True if a value is an array in memory (global, shared or local), not one in registers."""
-    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
+    return isinstance(node.type, TensorType) and node.type.space in MEMORY
 
 
 def is_load(node: Node) -> bool:

@@ -116,7 +116,8 @@ def dtype_of(array: np.ndarray[Any, Any] | np.generic) -> DType:
 
 # The space of a value. "value": a whole tensor, "tile": a block of a tensor in one program,
 # the rest: memory that a kernel reads and writes.
-SPACES = ("value", "tile", "global", "shared", "local")
+MEMORY = ("global", "shared", "local")
+SPACES = ("value", "tile", *MEMORY)
 
 
 @dataclass(frozen=True)

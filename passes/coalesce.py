@@ -24,7 +24,15 @@ from stack.ir.dim import Dim, mul, product
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.relation import Window, Windows
-from stack.ir.traits import is_alias, is_contraction, is_input, is_number, is_stream, items_of
+from stack.ir.traits import (
+    is_alias,
+    is_contraction,
+    is_elementwise,
+    is_input,
+    is_number,
+    is_stream,
+    items_of,
+)
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.short_axes import with_full_vectors
@@ -128,6 +136,12 @@ class _Axes:
             return
         if is_alias(node):
             self._bind_view(node)
+            return
+        if is_elementwise(node):
+            for value in node.args:
+                if value.tensor.rank:
+                    self._join_all(self.dims[node], self.dims[value])
+            self.named.append(self.dims[node])
             return
         rule, windows = ops.rule_of(node), ops.lookup(node.op).windows
         is_stated = rule is not None and ops.restated(node, rule) is not None
@@ -242,8 +256,8 @@ class _Axes:
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Returns the attributes of a node, such as axis numbers and window lengths, converted to
         the axes that remain after coalescing."""
-        rule = ops.rule_of(node)
-        if rule is None or is_alias(node):
+        rule = None if is_elementwise(node) or is_alias(node) else ops.rule_of(node)
+        if rule is None:
             return dict(node.attrs)
         *inputs, made = (
             tuple(operand[i] for i in kept[value])

@@ -14,7 +14,7 @@ from typing import ClassVar
 from stack.errors import VerifyError
 from stack.ir.builder import rebuild_block
 from stack.ir.lines import with_lines
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, walk
 from stack.ir.printer import print_node
 from stack.ir.traits import is_kernel, is_loop
 from stack.passes.control import BlockPass
@@ -82,9 +82,11 @@ def distribute_kernel(kernel: Node, target: Target | None = None) -> Node:
 def _shared_out(block: Block) -> Block:
     """Returns a block whose grid loops run in parallel on the cores."""
 
+    if not any(is_loop(node, "grid") for _, node in walk(block)):
+        return block
+
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        is_grid = is_loop(node) and node.attrs["kind"] == "grid"
-        attrs = {**node.attrs, "kind": "parallel"} if is_grid else node.attrs
+        attrs = {**node.attrs, "kind": "parallel"} if is_loop(node, "grid") else node.attrs
         return node.rebuilt(args, attrs=attrs, blocks=blocks)
 
     return rebuild_block(block, visit)

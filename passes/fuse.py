@@ -213,16 +213,18 @@ class Fuse(FusionPass):
             multi_gemm = (MultiGemm(),) if self.multi_gemm else ()
             rules = (*rules, *multi_gemm, Epilogue(self.max_epilogue))
             grouped |= {"dot"}
-        rules = steered(rules, self.rules)
+        rules = steered(rules, self.rules) if self.rules else rules
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         return Grouping(block, rules, log, limits, grouped, frozenset(self.refuse))
 
     def _grouped(self, block: Block, log: Log) -> Block:
         grouping = self.grouping(block, log)
         grouping.run(0)
-        recompute_values(grouping)
+        if len(grouping.all_groups) > 1:
+            recompute_values(grouping)
+            if self.epilogue:
+                fission_epilogues(grouping)
         if self.epilogue:
-            fission_epilogues(grouping)
             grouping.run(1)
         grouping.report()
         return outline(grouping)

@@ -10,7 +10,7 @@ from stack.ir.func import Func
 from stack.ir.memory_reuse import one_before, reads_in_order, reusable
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_control, is_group, is_item, is_while, maker, place_of
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import TensorType
 from stack.passes.control import changed_bodies
 from stack.passes.updates import Reuses, Role, in_place, is_library_of, updatable
 from stack.rewrite.engine import Replacement, replace
@@ -42,16 +42,17 @@ class Memory(Pass):
 
     def _plan(self, block: Block, log: Log) -> Block:
         changed = changed_bodies(block, lambda b: self._plan(b, log))
-        uses = _Uses(block, [n for n in block.nodes if is_library_of(n, self.made)])
+        made = [n for n in block.nodes if is_library_of(n, self.made)] if self.made else []
+        uses = _Uses(block, made)
         lives = uses.lifetimes()
         keys = list(lives)
-        offsets, total = place([lives[k] for k in keys])
+        offsets, total = place([lives[k] for k in keys]) if lives else ([], 0)
         where = dict(zip(keys, offsets, strict=True))
         plain = sum(life.size for life in lives.values())
         for node in block.nodes:
             if is_group(node) and log.spend("place", node=f"%{block.names[node]}"):
                 keys_of = () if "updates" in node.attrs else uses.results(node)
-                at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(_types(node))
+                at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(node.types)
                 new = node.rebuilt(attrs={**node.attrs, "at": at})
                 changed[node] = Replacement(new)
         if lives:
@@ -109,7 +110,7 @@ class _Uses:
             if source is not None:
                 self.owner[node] = self.owner.get(source, [])
             elif is_group(node) and node not in made:
-                self.owner[node] = [(node, i) for i in range(len(_types(node)))]
+                self.owner[node] = [(node, i) for i in range(len(node.types))]
                 for key in self.owner[node]:
                     self.first[key] = self.last[key] = step
             elif is_item(node) and is_group(maker(node)):
@@ -123,16 +124,12 @@ class _Uses:
     def lifetimes(self) -> dict[Key, Lifetime]:
         """Returns size, first and last use of every result that the block does not return."""
         returned = {key for r in self.block.results for key in self.owner.get(r, ())}
-        sizes = {key: _bytes(_types(key[0])[key[1]]) for key in self.first}
+        sizes = {key: _bytes(key[0].types[key[1]]) for key in self.first}
         return {
             key: Lifetime(size, self.first[key], self.last[key])
             for key, size in sizes.items()
             if key not in returned and size >= 0
         }
-
-
-def _types(node: Node) -> tuple[TensorType, ...]:
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
 
 
 def _bytes(type_: TensorType) -> int:

@@ -110,7 +110,7 @@ class _Writer:
         changed = changed_bodies(block, self._block)
         for node in block.nodes:
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
-            text = self._written(node, name, lines)
+            text = self._written(node, name, lines) if self.log.schedules else ""
             if text:
                 if self.log.spend("schedule", lines):
                     changed[node] = Replacement(with_schedules(_group(node), [text]))

@@ -20,10 +20,11 @@ from stack.ir.builder import Builder
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
+from stack.ir.traits import fold_of, is_stream, reads_by_data
 from stack.passes.control import changed_bodies
 from stack.passes.streaming.arg_reductions import streamed_position
 from stack.passes.streaming.candidate import Candidate
-from stack.passes.streaming.concat import split_rows
+from stack.passes.streaming.concat import joins_rows, split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
 from stack.passes.streaming.shared_dots import dots_of, ends
 from stack.passes.streaming.terms import Refusal
@@ -69,7 +70,9 @@ class Stream(Pass):
         if block in done:
             return done[block]
         changed = changed_bodies(block, lambda b: self._block(b, log, done))
-        current = replace(block, changed) if changed else block
+        current = done[block] = replace(block, changed) if changed else block
+        if not any(map(_concerns_streams, current.nodes)):
+            return current
         current = split_rows(current, lambda lines: log.spend("split_rows", lines))
         refused: set[Node] = set()
         probes: Probes = {}
@@ -183,6 +186,12 @@ class Stream(Pass):
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))
         return flops * (times - 1) <= balance * held * (times + 1)
+
+
+def _concerns_streams(node: Node) -> bool:
+    """True if a node reduces axes, joins rows, is a stream, or picks elements of a row."""
+    is_part = bool(fold_of(node)) or joins_rows(node)
+    return is_part or is_stream(node) or reads_by_data(node)
 
 
 def _names(graph: Graph, nodes: Iterable[Node]) -> str:

@@ -249,7 +249,8 @@ def updatable(
             is_taken = any(not views.isdisjoint(updates.of(n)) for n in found)
             if is_own and not is_read and not is_taken and sum(a in views for a in node.args) == 1:
                 updates.control[node] = {**updates.control.get(node, {}), result: operand}
-        number = copied_operand(node, libraries)
+        may_update = is_group(node) and any(_is_own(owner(a), role) for a in node.args)
+        number = copied_operand(node, libraries) if may_update else None
         if number is None:
             continue
         root = owner(node.args[number])
@@ -268,7 +269,7 @@ def updatable(
             found[node] = Update(number, after)
         elif not any(n in block.nodes[place:] for n in after):
             found[node] = Update(number)
-    while lost := [n for n in block.nodes if not _stays(block, n, updates, role)]:
+    while lost := [n for n in (*found, *updates.control) if not _stays(block, n, updates, role)]:
         for node in lost:
             found.pop(node, None)
             updates.control.pop(node, None)

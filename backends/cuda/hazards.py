@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_item
-from stack.ir.types import TensorType
+from stack.ir.traits import is_item, is_memory
 from stack.ir.warp_ops import group_operands
 
 
@@ -46,11 +45,6 @@ class AccessedMemory:
     def clear(self) -> None:
         for memories in (self.read, self.written, self.begun, self.arrived):
             memories.clear()
-
-
-def is_memory(node: Node) -> bool:
-    """True if a value is memory (global, shared or local), not a tile in registers."""
-    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def roots_of(block: Block) -> dict[Node, Node]:

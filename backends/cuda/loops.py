@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_memory
 from stack.ir.types import TupleType
 
 from .expressions import Unprintable, c_type
-from .hazards import AccessedMemory, is_memory, touched
+from .hazards import AccessedMemory, touched
 from .values import CudaValue
 
 if TYPE_CHECKING:

@@ -12,8 +12,16 @@ from collections.abc import Sequence
 from stack.ir import ops
 from stack.ir.kernel_ops import iterations, loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_contraction, is_loop, is_number, is_reduction, moved, nest_of
-from stack.ir.types import TensorType, TupleType
+from stack.ir.traits import (
+    is_contraction,
+    is_loop,
+    is_memory,
+    is_number,
+    is_reduction,
+    moved,
+    nest_of,
+)
+from stack.ir.types import TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
 
 from ..runtime.names import value_name
@@ -150,7 +158,7 @@ class Printer(Accesses):
             if lines and lines != self.shown:
                 self.shown = lines
                 self.lines.append(f"{'  ' * self.depth}// {', '.join(lines)}")
-            if not _is_memory(node) and not is_loop(node):
+            if not is_memory(node) and not is_loop(node):
                 self.hint = value_name(self.block, node, self.memories)
         if self.is_located and lines:
             self.location = location(lines)
@@ -233,10 +241,10 @@ class Printer(Accesses):
         registers = [
             (p, init, out)
             for p, init, out in zip(carried, starts, block.results, strict=True)
-            if not _is_memory(p)
+            if not is_memory(p)
         ]
         for p, init in zip(carried, starts, strict=True):
-            if _is_memory(p):
+            if is_memory(p):
                 self.values[p] = self.values[init]
         self.count += 1
         name, result = f"%i{self.count}", f"%loop{self.count}"
@@ -265,7 +273,7 @@ class Printer(Accesses):
         found: list[str] = []
         position = 0
         for p, init in zip(carried, starts, strict=True):
-            if _is_memory(p):
+            if is_memory(p):
                 found.append(self.values[init])
             else:
                 found.append(f"{result}#{position}")
@@ -283,7 +291,3 @@ def cost_of(node: Node) -> float:
         return contract.cost(node)
     source = (node.args[0] if is_reduction(node) else moved(node) or node).tensor
     return max(ops.lookup(node.op).flops, 1) * max(lanes_of(source), 1)
-
-
-def _is_memory(node: Node) -> bool:
-    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")

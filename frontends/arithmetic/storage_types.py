@@ -71,12 +71,9 @@ def has_storage(value: Any) -> bool:
     """
     if isinstance(value, list | tuple):
         return any(map(has_storage, value))
-    return isinstance(value, Node | TensorType) and any(map(is_storage, _dtypes(value)))
-
-
-def _dtypes(value: Node | TensorType) -> list[DType]:
-    types = value.types if isinstance(value, Node) else (value,)
-    return [t.dtype for t in types]
+    if isinstance(value, Node):
+        return any([is_storage(t.dtype) for t in value.types])
+    return isinstance(value, TensorType) and is_storage(value.dtype)
 
 
 def widened(b: Builder, x: Node) -> Node:

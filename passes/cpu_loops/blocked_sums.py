@@ -10,10 +10,12 @@ Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stack.ir.builder import Builder, constant, rebuild_block
-from stack.ir.node import Block, Node
-from stack.ir.traits import is_loop
-from stack.passes.summation import added
+from stack.ir.node import Block, Node, walk
+from stack.ir.traits import is_loop, signs
+from stack.ir.types import TensorType
 from stack.passes.tiling.names import Names, names_of
 
 BLOCK = 32  # numbers in a block of the lowest level
@@ -24,6 +26,8 @@ def sum_in_blocks(block: Block) -> Block:
     """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
     loops, which sum blocks of its iterations first, then these sums.
     """
+    if not any(map(_long_sums, (node for _, node in walk(block)))):
+        return block
     return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
@@ -37,11 +41,9 @@ class _Blocks:
         """Copies one node of the kernel with new operands and inner blocks. A loop with a long sum
         becomes a loop over blocks of its iterations.
         """
-        if is_loop(node) and not node.attrs.get("limited"):
-            sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
-            if sums:
-                return self._split(node, args, blocks[0], set(sums), BLOCK)
-        return node.rebuilt(args, blocks=blocks)
+        made = node.rebuilt(args, blocks=blocks)
+        sums = _long_sums(made)
+        return self._split(node, args, blocks[0], set(sums), BLOCK) if sums else made
 
     def _split(
         self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
@@ -74,6 +76,37 @@ class _Blocks:
         if count < 2 * DEGREE:
             return Node("loop", args, node.attrs, node.type, (over,))
         return self._split(node, args, over, sums, DEGREE)
+
+
+def _long_sums(node: Node) -> Mapping[int, Node]:
+    """Finds carried values of a serial loop that are long sums of floats, with the addend of each
+    iteration. Empty for other nodes.
+    """
+    if not is_loop(node, "serial") or node.attrs.get("limited"):
+        return {}
+    block = node.blocks[0]
+    index, *carried = block.params
+    extent = index.attrs.get("extent")
+    found: dict[int, Node] = {}
+    if not isinstance(extent, int) or extent < 2 * BLOCK:
+        return found
+    for i, (held, result) in enumerate(zip(carried, block.results, strict=True)):
+        is_float = isinstance(held.type, TensorType) and held.dtype.is_float
+        if not is_float or signs(result) != (1, 1):
+            continue
+        others = [a for a in result.args if a is not held]
+        if len(others) == 1 and _uses(block, held) == 1 and _uses(block, result) == 1:
+            found[i] = others[0]
+    return found
+
+
+def _uses(block: Block, node: Node) -> int:
+    """Counts how often the block or its direct inner blocks use a node, as an operand or as a
+    result. The count is 1 if only the next iteration reads a carried sum.
+    """
+    inner = [r for n in block.nodes for b in n.blocks for r in b.results]
+    operands = [a for n in block.nodes for a in n.args]
+    return sum(a is node for a in (*operands, *inner, *block.results))
 
 
 def _zero(b: Builder, like: Node) -> Node:

@@ -11,7 +11,15 @@ from collections.abc import Iterable
 
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import is_alias, is_elementwise, is_item, is_loop, is_reduction, reads_by_data
+from stack.ir.traits import (
+    is_alias,
+    is_elementwise,
+    is_item,
+    is_loop,
+    is_memory,
+    is_reduction,
+    reads_by_data,
+)
 from stack.ir.types import TensorType
 from stack.passes.gpu_layout.contiguity import tile_of
 
@@ -75,11 +83,6 @@ class DimClasses:
 def is_tile(node: Node) -> bool:
     """True for values in registers that have axes."""
     return isinstance(node.type, TensorType) and node.type.rank > 0 and not is_memory(node)
-
-
-def is_memory(node: Node) -> bool:
-    """True for values that are memory."""
-    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] | None:

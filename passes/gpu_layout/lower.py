@@ -10,12 +10,13 @@ from stack.ir.traits import (
     is_elementwise,
     is_item,
     is_loop,
+    is_memory,
     is_reduction,
     reads_by_data,
 )
 from stack.passes.gpu_layout.attributes import Attributes, CannotDistribute
 from stack.passes.gpu_layout.builder import ThreadBuilder
-from stack.passes.gpu_layout.classes import DimClasses, is_memory, is_tile
+from stack.passes.gpu_layout.classes import DimClasses, is_tile
 from stack.passes.gpu_layout.contiguity import Contiguity
 from stack.passes.gpu_layout.fma import Fma
 from stack.passes.gpu_layout.global_memory import GlobalMemory

@@ -11,10 +11,10 @@ from math import prod
 
 from stack.ir import ops
 from stack.ir.node import Node
-from stack.ir.traits import is_load, is_loop, is_store
+from stack.ir.traits import is_load, is_loop, is_memory, is_store
 from stack.passes.policies.cpu_plan import Plan, is_innermost
 from stack.passes.policies.step_lowering import LoweredKernel
-from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, loops_along, starts_of
+from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, starts_of
 from stack.passes.steps.primitives import Reorder
 from stack.target import Cpu
 

@@ -47,6 +47,22 @@ class CpuRows(StepLowering[Cpu]):
         plan = _plan(RowSpace.of(self.group), made.kernel)
         for axis in axes(made.kernel):
             made.may(ComputeWith(axis).because("shared operands are read once"))
+        if {*axes(made.kernel)} != {plan.lane}:
+            self._arrange(made, plan)
+        if plan.lane:
+            if plan.is_reduced:
+                stage_values(made, plan.lane, self.target)
+            vectorize(made, plan, self.target)
+            if plan.is_reduced:
+                sum_lanes_apart(made, plan)
+        _check_hoisted(made.kernel)
+        for axis in plan.parallel:
+            made.may(Bind(axis, "cores"))
+
+    def _arrange(self, made: LoweredKernel, plan: Plan) -> None:
+        """Orders and cuts the loops around the vector axis, so that vectors are full and memory is
+        accessed with unit stride. Sets `lane` and `kept` of the plan.
+        """
         row = vectorize_rows(made, plan, self.target)
         if hoist(made, plan, self.target):
             specialize(made, plan.kept, plan.kept[-1])
@@ -60,15 +76,6 @@ class CpuRows(StepLowering[Cpu]):
             if strided:
                 stage_inputs(made, plan, strided, self.target)
             stage_outputs(made, plan)
-        if plan.lane:
-            if plan.is_reduced:
-                stage_values(made, plan.lane, self.target)
-            vectorize(made, plan, self.target)
-            if plan.is_reduced:
-                sum_lanes_apart(made, plan)
-        _check_hoisted(made.kernel)
-        for axis in plan.parallel:
-            made.may(Bind(axis, "cores"))
 
 
 def _plan(space: RowSpace, nest: Node) -> Plan:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from stack.ir.node import Node
-from stack.ir.traits import is_load, is_loop
+from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.policies.cpu_plan import Plan
 from stack.passes.policies.step_lowering import LoweredKernel
 from stack.passes.steps.access import is_gathered
 from stack.passes.steps.affine import linear
 from stack.passes.steps.intervals import split_points
-from stack.passes.steps.loops import axes, axis_of, is_memory, loops_along, starts_of
+from stack.passes.steps.loops import axes, axis_of, loops_along, starts_of
 from stack.passes.steps.primitives import Partition, Rfactor, Specialize, Split, Stage, Vectorize
 from stack.passes.steps.stage import computed_again
 from stack.passes.tiling.frame import is_expensive

@@ -6,7 +6,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.node import Block, Node
 from stack.ir.relation import Linear
-from stack.ir.traits import is_part
+from stack.ir.traits import is_elementwise, is_part
 from stack.passes.tiling.frame import CannotTile
 
 Placed = list[tuple[Node, Index]]
@@ -55,6 +55,8 @@ def _pull(node: Node, index: Index) -> Placed:
     """Returns the operands of a node with the index at which each is read, for those that are read
     at one index only.
     """
+    if is_elementwise(node):
+        return [(arg, index if arg.tensor.rank else ()) for arg in node.args]
     if not node.args:
         return []
     relation, rule = ops.relation_of(node), ops.rule_of(node)
@@ -70,6 +72,8 @@ def _push(user: Node, source: Node, index: Index) -> Index | None:
 
     None if that does not determine the index of `user`.
     """
+    if is_elementwise(user):
+        return index if source.tensor.rank == user.tensor.rank else None
     relation = ops.relation_of(user)
     if not isinstance(relation, Linear):
         return None

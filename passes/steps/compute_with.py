@@ -20,13 +20,13 @@ from typing import ClassVar
 
 from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_loop
+from stack.ir.traits import is_loop, is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     axis_of,
     held_like,
-    is_memory,
     is_serial,
+    loops_along,
     starts_of,
     stores_only,
     why_no_axis,
@@ -48,7 +48,7 @@ class ComputeWith(Step):
         why = why_no_axis(kernel, self.axis)
         if why:
             return why
-        blocks = [kernel.blocks[0]]
+        blocks = [kernel.blocks[0]] if len(loops_along(kernel, self.axis)) > 1 else []
         while blocks:
             block = blocks.pop()
             if any(_groups(block, self.axis)):

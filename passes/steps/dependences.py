@@ -9,9 +9,8 @@ from stack.ir.dim import Dim, mul
 from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_item, is_load, is_loop, is_number, is_store, number
+from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_number, is_store, number
 from stack.passes.steps.affine import is_apart, linear, terms_of
-from stack.passes.steps.loops import is_memory
 
 
 def why_shared(loop: Node, own: bool = False) -> str:

@@ -24,18 +24,10 @@ from typing import ClassVar
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_loop
+from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import (
-    along,
-    axes,
-    axis_of,
-    is_memory,
-    loops_along,
-    starts_of,
-    why_not_free,
-)
+from stack.passes.steps.loops import along, axes, axis_of, loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of

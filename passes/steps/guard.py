@@ -13,10 +13,10 @@ from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, multiplies
+from stack.ir.traits import converts, is_item, is_load, is_loop, is_memory, is_store, multiplies
 from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_constant, is_memory
+from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import is_online
 from stack.passes.steps.online_masks import guarded_states
 

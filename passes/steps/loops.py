@@ -10,7 +10,7 @@ from stack.ir.builder import make, results_of
 from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_item, is_loop, is_number, number, repeats
+from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.tiling.loops import extent_of
@@ -131,11 +131,6 @@ def with_kind(kernel: Node, axis: str, kind: str) -> Node:
         return old.rebuilt(args, attrs={**old.attrs, "kind": kind}, blocks=[block])
 
     return Edit(kernel).change_loops(axis, change)
-
-
-def is_memory(node: Node) -> bool:
-    """True if a value is an array in memory, not one in registers."""
-    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def stores_only(loop: Node) -> bool:

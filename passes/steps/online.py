@@ -18,8 +18,8 @@ from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import multiplies, signs
-from stack.passes.steps.loops import is_constant, is_memory, spread_like
+from stack.ir.traits import is_memory, multiplies, signs
+from stack.passes.steps.loops import is_constant, spread_like
 
 
 class State(NamedTuple):

@@ -29,18 +29,10 @@ from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load, is_loop
+from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import (
-    along,
-    axis_of,
-    held_like,
-    is_memory,
-    loops_along,
-    starts_of,
-    why_not_free,
-)
+from stack.passes.steps.loops import along, axis_of, held_like, loops_along, starts_of, why_not_free
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static

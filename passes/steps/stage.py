@@ -29,10 +29,10 @@ from typing import ClassVar, NamedTuple
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_loop
+from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import all_loops, axis_of, is_memory, is_serial, starts_of
+from stack.passes.steps.loops import all_loops, axis_of, is_serial, starts_of
 from stack.passes.steps.step import Step
 from stack.target import Gpu, Target
 

@@ -28,6 +28,7 @@ from stack.ir.traits import (
     is_contraction,
     is_load,
     is_loop,
+    is_memory,
     is_reduction,
     multiplies,
     repeats,
@@ -36,7 +37,7 @@ from stack.ir.types import holds_all
 from stack.ir.warp_ops import MATRIX
 from stack.passes.steps.access import clipped, conjuncts, parts_of, spread_along
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_constant, is_memory
+from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.tiling.frame import static
 from stack.target import Target

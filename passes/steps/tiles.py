@@ -7,9 +7,9 @@ from math import prod
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.node import Block, Node
-from stack.ir.traits import choice, is_load, is_reduction, multiplies, repeats
+from stack.ir.traits import choice, is_load, is_memory, is_reduction, multiplies, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.loops import is_constant, is_memory
+from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Gpu, Target
 

@@ -25,20 +25,14 @@ from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import is_item, is_load, is_loop, is_reduction, is_store
+from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
 from stack.passes.steps.access import Lanes, reshaped, spread_along
 from stack.passes.steps.affine import linear
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
-from stack.passes.steps.loops import (
-    is_constant,
-    is_memory,
-    loops_along,
-    starts_of,
-    why_not_free,
-)
+from stack.passes.steps.loops import is_constant, loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.steps.vector_access import Access, Widened

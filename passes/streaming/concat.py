@@ -27,7 +27,10 @@ from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.engine import Replacement, replace
 
-JOINS = ("concat", "pad")
+
+def joins_rows(node: Node) -> bool:
+    """True if a node may put elements beside the rows of its operand: a concat or a pad."""
+    return node.op in ("concat", "pad")
 
 
 def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
@@ -37,7 +40,7 @@ def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
     graph = Graph(block)
     while True:
         block = graph.block
-        found = next((n for n in block.nodes if n.op in JOINS and n not in refused), None)
+        found = next((n for n in block.nodes if joins_rows(n) and n not in refused), None)
         if found is None:
             return block
         refused.add(found)

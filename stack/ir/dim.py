@@ -7,6 +7,7 @@ Comparisons return True, False or None (unknown).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -223,6 +224,8 @@ def mul(a: Dim, b: Dim) -> Dim:
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     """The product of sizes; 1 for an empty list."""
+    if all([isinstance(dim, int) for dim in dims]):
+        return math.prod(dims)  # pyright: ignore[reportCallIssue, reportArgumentType]
     total: Dim = 1
     for dim in dims:
         total = mul(total, dim)
@@ -431,6 +434,8 @@ def bounds(dim: Dim) -> tuple[int, int]:
 
 def equal(a: Dim, b: Dim) -> bool | None:
     """Returns `a == b` as True, False, or None if it depends on the symbols."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
     difference = add(a, mul(b, -1))
     if isinstance(difference, int):
         return difference == 0

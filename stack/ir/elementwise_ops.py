@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from stack.errors import RuleError
 from stack.ir.algebra import ELEMENTWISE, NOTHING
 from stack.ir.axes import Rule, names, plain
 from stack.ir.dim import Dim
@@ -113,18 +112,7 @@ def _same_dtype(site: Site, args: tuple[Node, ...], kinds: str) -> TensorType:
     dtype = args[0].dtype
     if dtype.kind not in kinds:
         raise site.fail(f"does not take {dtype}")
-    return TensorType(dtype, _shape(site), result_space(site))
-
-
-def _shape(site: Site) -> tuple[Dim, ...]:
-    shapes = {a.shape for a in site.args}
-    if len(shapes) == 1:
-        return shapes.pop()
-    try:
-        return site.shape()
-    except RuleError as error:
-        why = "operands of an elementwise op have one shape, or rank 0"
-        raise site.fail(why) from error
+    return TensorType(dtype, common_shape(site, site.args), result_space(site))
 
 
 def _elementwise_infer(kinds: str) -> Callable[[Site], Type]:

@@ -21,11 +21,15 @@ _FUNCS: weakref.WeakValueDictionary[tuple[Any, ...], Func] = weakref.WeakValueDi
 class Func(Interned):
     """A named closed block at one level ("tensor", "tile" or "loop")."""
 
-    __slots__ = ("__dict__", "__weakref__", "body", "level", "name")
+    __slots__ = (
+        "__dict__", "__weakref__", "body", "level", "name", "params", "results",
+    )  # fmt: skip
 
     name: str
     level: str
     body: Block
+    params: tuple[Node, ...]
+    results: tuple[Node, ...]
 
     def __new__(cls, name: str, body: Block, level: str = "tensor") -> Func:
         name = legal_name(name)
@@ -37,15 +41,8 @@ class Func(Interned):
         self.name = name
         self.level = level
         self.body = body
+        self.params, self.results = body.params, body.results
         return _FUNCS.setdefault(key, self)
-
-    @property
-    def params(self) -> tuple[Node, ...]:
-        return self.body.params
-
-    @property
-    def results(self) -> tuple[Node, ...]:
-        return self.body.results
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -21,11 +21,10 @@ from stack.ir.bounds import check_index
 from stack.ir.node import Block, Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
-from stack.ir.types import BOOL, TensorType, TupleType, Type
+from stack.ir.types import BOOL, MEMORY, TensorType, TupleType, Type
 
 KERNEL_LEVELS = frozenset({"tile", "loop"})
 LOOP_KINDS = ("grid", "parallel", "serial", "unroll", "vector", "branch")
-MEMORY = ("global", "shared", "local")
 
 
 def _kernel_infer(site: Site) -> Type:

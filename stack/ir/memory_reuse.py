@@ -40,7 +40,9 @@ def overwritten(block: Block) -> set[Node]:
 def reads_in_order(block: Block) -> bool:
     """True if no node reads a value after control flow that has overwritten its memory."""
     for place, node in enumerate(block.nodes):
-        old = {node.args[i] for i in reused(node).values()} if is_control(node) else set[Node]()
+        if not is_control(node):
+            continue
+        old = {node.args[i] for i in reused(node).values()}
         for value in [*old]:
             while (source := one_before(value)) is not None:
                 old.add(value := source)

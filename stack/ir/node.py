@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -99,13 +99,18 @@ class Node(Interned):
     """One operation with its operands. Make nodes with a `Builder`, which infers the type."""
 
     __slots__ = (
-        "__weakref__", "args", "attrs", "blocks", "facts", "is_typed", "key", "op", "type", "vars",
+        "__weakref__", "args", "attrs", "blocks", "dtype", "facts", "is_typed", "key", "op",
+        "shape", "tensor", "type", "types", "vars",
     )  # fmt: skip
 
     op: str
     args: tuple[Node, ...]
     attrs: Mapping[str, Attr]
     type: Type
+    types: tuple[TensorType, ...]  # of all results
+    tensor: TensorType  # the type of a node with one result, like its `shape` and `dtype`
+    shape: tuple[Dim, ...]
+    dtype: DType
     blocks: tuple[Block, ...]
     vars: frozenset[Node]  # loop variables that the value depends on
     key: tuple[Any, ...]  # op and attributes, for equality
@@ -147,6 +152,11 @@ class Node(Interned):
         self.args = args
         self.attrs = attrs
         self.type = type_
+        if isinstance(type_, TupleType):
+            self.types = type_.items
+        else:
+            self.types, self.tensor = (type_,), type_
+            self.shape, self.dtype = type_.shape, type_.dtype
         self.blocks = blocks
         self.facts = None
         self.is_typed = False
@@ -175,26 +185,13 @@ class Node(Interned):
             return Node(self.op, args, attrs, type_, blocks)
         return self._interned(self.key, args, self.attrs, type_, blocks)
 
-    @property
-    def tensor(self) -> TensorType:
-        """The type of a node with one result."""
-        found = self.type
-        if type(found) is TensorType:
-            return found
-        raise TypeError(f"{self.op!r} has {len(self.types)} results; pick one with item")
+    if not TYPE_CHECKING:
 
-    @property
-    def types(self) -> tuple[TensorType, ...]:
-        """Types of all results."""
-        return self.type.items if isinstance(self.type, TupleType) else (self.type,)
-
-    @property
-    def shape(self) -> tuple[Dim, ...]:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.tensor.dtype
+        def __getattr__(self, name: str) -> Any:
+            """Called for empty slots: a node with several results has no `tensor`."""
+            if name in ("tensor", "shape", "dtype"):
+                raise TypeError(f"{self.op!r} has {len(self.types)} results; pick one with item")
+            raise AttributeError(name)
 
     def __repr__(self) -> str:
         return f"<{self.op} : {self.type}>"
@@ -334,6 +331,13 @@ class Block(Interned):
         return tuple(dict.fromkeys([d for d in used if own.isdisjoint(d.vars) and d not in own]))
 
     @cached_property
+    def ops(self) -> frozenset[str]:
+        """Names of the ops of its nodes, including nested blocks."""
+        inner = {block for node in self.nodes for block in node.blocks}
+        own = (node.op for node in (*self.params, *self.nodes))
+        return frozenset(own).union(*(block.ops for block in inner))
+
+    @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """Size symbols in the types and attributes of its nodes, including nested blocks, by
         name.
@@ -383,16 +387,10 @@ def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
     """A unique name for every node of a closed block, derived from its hint or its op."""
     nodes = own_names(block)
     taken = {str(p.attrs["name"]) for p in block.params}
-    taken.update(_variables(nodes))
+    inner = (block for node in nodes for block in node.blocks if block.is_open)
+    taken.update(str(v.attrs["name"]) for block in inner for v in block.params)
     counts: dict[str, int] = {}
     return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
-
-
-def _variables(nodes: Iterable[Node]) -> Iterable[str]:
-    for node in nodes:
-        for block in node.blocks:
-            if block.is_open:
-                yield from (str(v.attrs["name"]) for v in block.params)
 
 
 def _in_order(lines: tuple[str, ...]) -> tuple[str, ...]:

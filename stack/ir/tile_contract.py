@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stack.ir.kernel_ops import MEMORY, access_parts, loop_parts
+from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.types import TensorType
+from stack.ir.traits import is_memory
 
 TILE_LOOPS = ("grid", "serial", "branch")
 
@@ -47,10 +47,6 @@ def _nodes(block: Block) -> Iterator[Node]:
             yield from _nodes(inner)
 
 
-def _is_memory(node: Node) -> bool:
-    return isinstance(node.type, TensorType) and node.type.space in MEMORY
-
-
 def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
     """Yields the loops that break the contract: of a kind that the tile level lacks, grid loops
     inside other loops, and grid loops that carry more than outputs.
@@ -68,7 +64,7 @@ def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
             if not is_program:
                 yield Breach(node, "a grid loop is inside of a loop of a program")
             carried = node.blocks[0].params[1:]
-            if any(not _is_memory(p) or p.tensor.space != "global" for p in carried):
+            if any(not is_memory(p) or p.tensor.space != "global" for p in carried):
                 yield Breach(node, "a grid loop carries outputs alone: programs share no values")
         yield from _loops(node.blocks[0], is_program and kind == "grid")
 
@@ -116,7 +112,7 @@ def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
     block = loop.blocks[0]
     start = loop_parts(loop.args, loop.attrs)[1]
     held = zip(start, block.params[1:], block.results, strict=True)
-    return [found for found in held if _is_memory(found[0])]
+    return [found for found in held if is_memory(found[0])]
 
 
 def _origin(memory: Node, before: Mapping[Node, Node]) -> Node:

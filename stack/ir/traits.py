@@ -13,7 +13,7 @@ from stack.ir.algebra import FALLING, RISING
 from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
-from stack.ir.types import BOOL
+from stack.ir.types import BOOL, MEMORY, TensorType
 
 # ---- by element
 
@@ -244,7 +244,7 @@ def mixes(node: Node) -> bool:
     """True if the op is no view and its results depend on elements at other indices of an axis that
     operands and results share, as in scan, sort and scatter.
     """
-    rule = None if is_view(node) else rule_of(node)
+    rule = None if is_elementwise(node) or is_view(node) else rule_of(node)
     return rule is not None and any(a.mark for made in rule.outputs for a in made)
 
 
@@ -363,6 +363,11 @@ def moved(node: Node) -> Node | None:
     if node.op == "load":
         return node
     return node.args[1] if node.op == "store" else None
+
+
+def is_memory(node: Node) -> bool:
+    """True if a value is an array in memory (global, shared or local), not one in registers."""
+    return isinstance(node.type, TensorType) and node.type.space in MEMORY
 
 
 def is_load(node: Node) -> bool:

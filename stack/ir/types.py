@@ -28,6 +28,14 @@ class DType:
     bits: int
     kind: str
     numpy: str
+    is_float: bool = field(init=False)
+    is_integer: bool = field(init=False)
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_float", self.kind == "f")
+        object.__setattr__(self, "is_integer", self.kind in "iu")
+        object.__setattr__(self, "bytes", max(1, self.bits // 8))
 
     def __str__(self) -> str:
         return self.name
@@ -36,18 +44,6 @@ class DType:
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         return dtype_named, (self.name,)
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in "iu"
-
-    @property
-    def bytes(self) -> int:
-        return max(1, self.bits // 8)
 
 
 DTYPES: dict[str, DType] = {
@@ -120,7 +116,8 @@ def dtype_of(array: np.ndarray[Any, Any] | np.generic) -> DType:
 
 # The space of a value. "value": a whole tensor, "tile": a block of a tensor in one program,
 # the rest: memory that a kernel reads and writes.
-SPACES = ("value", "tile", "global", "shared", "local")
+MEMORY = ("global", "shared", "local")
+SPACES = ("value", "tile", *MEMORY)
 
 
 @dataclass(frozen=True)
@@ -136,10 +133,12 @@ class TensorType:
     shape: tuple[Dim, ...]
     space: str = "value"
     sharding: Sharding | None = field(default=None, compare=False)
+    rank: int = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shape = self.shape
+        object.__setattr__(self, "rank", len(shape))
         for size in shape:
             if type(size) is int:
                 if size < 0:
@@ -172,10 +171,6 @@ class TensorType:
         return self._text
 
     __repr__ = __str__
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
 
     @property
     def size(self) -> Dim:

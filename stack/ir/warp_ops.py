@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from stack.ir.dim import Dim, mul
-from stack.ir.kernel_ops import MEMORY
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.tensor_ops import result_type
-from stack.ir.types import TensorType, Type
+from stack.ir.types import MEMORY, TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp

@@ -180,6 +180,8 @@ def rewrite(
         VerifyError: a rule made a node of another type, or one that the op table rejects.
     """
     engine = _Engine(rules, log, enter, limit)
+    if engine.table.keys().isdisjoint(func.body.ops):
+        return func
     return Func(func.name, engine.block(func.body), func.level)
 
 

@@ -16,6 +16,7 @@ from stack.ir import ops
 from stack.ir.axes import Axis, Rule
 from stack.ir.dim import Dim
 from stack.ir.node import Node
+from stack.ir.traits import is_elementwise
 
 Entry = tuple[int, ...] | None
 Entries = tuple[Entry, ...]
@@ -62,8 +63,10 @@ def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> l
 
     Raises SplitNeeded if a reshape merges axes into one axis of the space.
     """
-    rule = ops.rule_of(node)
     shapes = [a.shape for a in node.args]
+    if is_elementwise(node):  # a dim of an operand is that of the result
+        return [tuple(() if s == 1 else e for e, s in zip(entries, shape)) for shape in shapes]
+    rule = ops.rule_of(node)
     if rule is None or not _tells(node, rule):
         return [tuple(_unit(s) for s in shape) for shape in shapes]
     length = {
@@ -83,11 +86,11 @@ def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> l
 
 def _tells(node: Node, rule: Rule) -> bool:
     """True if the index of a result element determines which operand elements are read: for
-    elementwise ops and movement, except scatters.
+    movement, except scatters.
     """
     op = ops.lookup(node.op)
     is_scattered = not op.is_view and any(a.mark for a in rule.outputs[0])
-    return op.kind in ("elementwise", "movement") and not is_scattered
+    return op.kind == "movement" and not is_scattered
 
 
 def _unit(size: Dim) -> Entry:

@@ -69,17 +69,15 @@ def _in_place(group: Node, model: Node, made: Node) -> Node:
         names.update({mark: own.names[node] for node, mark in marked.names.items()})
         lines.update({marks[0]: own.locs[node] for node, marks in marked.locs.items()})
 
-    def hint(name: str) -> str:
-        name = _NUMBER.sub("", name)  # strips the number that the block adds to duplicate names
-        return names.get(name, name)
-
-    def sources(marks: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(line for mark in marks for line in lines[mark])
-
     def renamed(block: Block) -> Block:
-        names = {node: hint(name) for node, name in block.names.items()}
-        locs = {node: sources(marks) for node, marks in block.locs.items()}
-        return Block(block.params, block.results, names, locs)
+        # without the number that the block adds to duplicate names
+        hints = {node: _NUMBER.sub("", name) for node, name in block.names.items()}
+        own = {node: names.get(hint, hint) for node, hint in hints.items()}
+        locs = {
+            node: tuple(line for mark in marks for line in lines[mark])
+            for node, marks in block.locs.items()
+        }
+        return Block(block.params, block.results, own, locs)
 
     def placed(node: Node) -> Node:
         if node in args:

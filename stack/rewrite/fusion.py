@@ -291,7 +291,7 @@ class Grouping(Units):
         maps.recomputed, broken = check_contract(merged, self.limits.recompute)
         if broken is not None:
             return broken
-        if few_rows(merged):
+        if merged.reduced and few_rows(merged):
             return Why("a few long rows would run on one core", kind="idle")
         reason: Why | None = None
         siblings = set(producer.outputs).isdisjoint(consumer.inputs)

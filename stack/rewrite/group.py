@@ -138,7 +138,7 @@ class Group:
     def after_reduction(self) -> frozenset[Node]:
         """Members that depend on a reduction of the group."""
         found: set[Node] = set()
-        for node in self.members:
+        for node in self.members if self.reduces else ():
             if is_reduction(node) or any(a in found for a in self.reach(node)):
                 found.add(node)
         return frozenset(found)

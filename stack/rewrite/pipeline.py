@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,72 +304,66 @@ def parse_pipeline(text: str, defaults: Mapping[str, Pass] | None = None) -> lis
 
 
 class _Parser:
+    """Reads passes from `left`, the tokens of a text, which an empty one ends."""
+
     def __init__(self, text: str, defaults: Mapping[str, Pass]) -> None:
         self.text = text
         self.defaults = defaults
-        self.tokens: list[str] = []
+        self.left: deque[str] = deque()
         at = 0
         stripped = text.rstrip()
         while at < len(stripped):
             match = _TOKEN.match(stripped, at)
             if match is None:
                 raise UsageError(f"pass pipeline {text!r}: cannot read {stripped[at:]!r}")
-            self.tokens.append(match[1])
+            self.left.append(match[1])
             at = match.end()
-        self.at = 0
+        self.left.append("")
 
-    def peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
-
-    def take(self) -> str:
-        token = self.peek()
-        self.at += 1
-        return token
-
-    def expect(self, token: str) -> None:
-        found = self.take()
-        if found != token:
+    def take(self, what: str, token: str = "") -> str:
+        """Takes the next token: `token` if given, else a word. Raises UsageError, which says that
+        `what` was expected.
+        """
+        found = self.left[0]
+        if found != token if token else not found or found in "{}[],=":
             place = f"found {found!r}" if found else "the text ends"
-            raise UsageError(f"pass pipeline {self.text!r}: expected {token!r}, {place}")
-
-    def word(self, what: str) -> str:
-        token = self.take()
-        if not token or token in "{}[],=":
-            place = f"found {token!r}" if token else "the text ends"
             raise UsageError(f"pass pipeline {self.text!r}: expected {what}, {place}")
-        return token
+        return self.left.popleft()
+
+    def skip(self, token: str) -> bool:
+        """Takes the next token if it is `token`. Returns whether it is."""
+        is_next = self.left[0] == token
+        if is_next:
+            self.left.popleft()
+        return is_next
 
     def pipeline(self) -> list[Pass]:
         passes: list[Pass] = []
-        while self.peek():
+        while self.left[0]:
             if passes:
-                self.expect(",")
+                self.take("','", ",")
             passes.append(self.one())
         return passes
 
     def one(self) -> Pass:
-        cls = find_pass(self.word("the name of a pass"))
+        cls = find_pass(self.take("the name of a pass"))
         options: dict[str, str | tuple[str, ...]] = {}
-        if self.peek() == "{":
-            self.take()
-            while self.peek() != "}":
-                if options and self.peek() == ",":
-                    self.take()
-                name = self.word("the name of an option, or '}'")
-                self.expect("=")
+        if self.skip("{"):
+            while not self.skip("}"):
+                if options:
+                    self.skip(",")
+                name = self.take("the name of an option, or '}'")
+                self.take("'='", "=")
                 options[name] = self.value()
-            self.expect("}")
         base = self.defaults.get(cls.name)
         return build(cls, options, base if type(base) is cls else None)
 
     def value(self) -> str | tuple[str, ...]:
-        if self.peek() != "[":
-            return self.word("a value")
-        self.take()
+        if not self.skip("["):
+            return self.take("a value")
         items: list[str] = []
-        while self.peek() != "]":
+        while not self.skip("]"):
             if items:
-                self.expect(",")
-            items.append(self.word("a value, or ']'"))
-        self.take()
+                self.take("','", ",")
+            items.append(self.take("a value, or ']'"))
         return tuple(items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +39,7 @@ class Captured:
 
     Attributes:
         func: the imported function, tensor level; unsupported ops are `opaque` nodes.
-        text: the program as the framework prints it (FX code, a jaxpr).
+        make_text: prints the program as the framework does (FX code, a jaxpr); see `text`.
         bound: framework arrays for the first parameters.
         flatten: user arguments to framework arrays for the remaining parameters. Raises eager's
             errors for arguments of the wrong structure.
@@ -56,7 +57,7 @@ class Captured:
     """
 
     func: Func
-    text: str
+    make_text: Callable[[], str]
     bound: Sequence[Any]
     flatten: Callable[..., list[Any]]
     unflatten: Callable[[list[Any]], Any]
@@ -67,6 +68,11 @@ class Captured:
     is_lent: bool = True
     arguments: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        """The program as the framework prints it, made on the first read."""
+        return self.make_text()
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def captured_of(func: Func) -> Captured:
 
     return Captured(
         func=func,
-        text=str(func),
+        make_text=lambda: str(func),
         bound=(),
         flatten=flatten,
         unflatten=lambda results: results[0] if len(results) == 1 else tuple(results),

@@ -38,6 +38,8 @@ def steer(stages: Stages, passes: str) -> Stages:
         UsageError: for an item of another form, and for unknown names, with the closest one.
     """
     _, *items = (item.strip() for item in _ITEM.findall(passes))
+    if not items:
+        return stages
     found = {name: _Stage(list(Pipeline(spec).passes)) for name, spec in stages}
     for item in items:
         added = _ADDED.fullmatch(item)

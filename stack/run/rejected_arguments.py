@@ -133,7 +133,8 @@ def is_users(file: str) -> bool:
     """True if a file is the user's: neither a library's, Python's, nor ours."""
     path = Path(file)
     is_demo = "demos" in path.parts  # they are user programs inside the package
-    is_library = _is_installed(path.parent) or _is_standard(file)
+    is_standard = _STANDARD in path.parents and "site-packages" not in path.parts
+    is_library = _is_installed(path.parent) or is_standard
     return not is_library and (is_demo or not is_own(file))
 
 
@@ -143,11 +144,6 @@ def _is_installed(folder: Path) -> bool:
     if folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info")):
         return True
     return folder.parent != folder and _is_installed(folder.parent)
-
-
-def _is_standard(file: str) -> bool:
-    path = Path(file)
-    return _STANDARD in path.parents and "site-packages" not in path.parts
 
 
 def is_own(file: str) -> bool:

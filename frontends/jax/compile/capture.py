@@ -124,7 +124,7 @@ def captured_from(
     tree = jax.tree_util.tree_structure(args)
     return Captured(
         func=func,
-        text=_printed(closed),
+        make_text=lambda: _printed(closed),
         bound=[to_words(c if isinstance(c, jax.Array) else np.asarray(c)) for c in big.values()],
         flatten=Flatten(fn, leaves, tree, device),
         unflatten=Unflatten(jax.tree_util.tree_structure(shapes), closed.out_avals),

@@ -18,7 +18,6 @@ from stack.frontends.torch.program.calls import (
     Call,
     Finish,
     Template,
-    TorchCaptured,
     program_name,
 )
 from stack.frontends.torch.tensors.arrays import check_results, device_of, dtype_of
@@ -101,9 +100,9 @@ class _Assembly:
         finish = Finish(call, self._template(imported), self._writes(imported), imported.promises)
         device = device_of([*bound, *self.given, *self.arguments.tensors])
         check_results(self.graph.graph.output_node().args[0], device)  # pyright: ignore
-        return TorchCaptured(
+        return Captured(
             func=func,
-            text=lambda: self.graph.print_readable(print_output=False, colored=False),
+            make_text=lambda: self.graph.print_readable(print_output=False, colored=False),
             bound=bound,
             flatten=call,
             unflatten=finish,

@@ -32,7 +32,7 @@ from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch.importer.source_lines import source_line, variable_name
 from stack.frontends.torch.program.argument_overlap import guarded
-from stack.frontends.torch.program.calls import TorchCaptured, program_name
+from stack.frontends.torch.program.calls import program_name
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
 from stack.frontends.torch.tensors.arrays import check_results, device_of
@@ -49,6 +49,7 @@ from stack.frontends.torch.training.joint_graph import partition_fn
 from stack.frontends.torch.training.saved_tensors import save_old_values
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
+from stack.run.frontend import Captured
 from stack.run.targets import balance_of
 
 # The newest graphs, oldest first.
@@ -245,10 +246,10 @@ class _Maker:
         if role != "backward":
             _PENDING.append(notes)
         notes |= imported.notes()
-        captured = TorchCaptured(
+        captured = Captured(
             func=imported.func, bound=(), flatten=lambda *a: list(a), unflatten=lambda r: r,
             original=_not_callable, args=(), notes=notes, device=self.device,
-            text=lambda: graph.print_readable(print_output=False, colored=False),
+            make_text=lambda: graph.print_readable(print_output=False, colored=False),
             is_lent=role != "backward",
             arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
             weights=self._staying(graph, role, imported, notes),

@@ -11,7 +11,7 @@ of refused calls is needed, and calls that eager accepts are never refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -65,12 +65,13 @@ def _is_refused(node: Node) -> bool:
     leaves, spec = pytree.tree_flatten(values)
     if not all(map(_is_known, leaves)) or not any(isinstance(x, torch.Tensor) for x in leaves):
         return False
-    shapes = [_shape(x) for x in leaves if isinstance(x, torch.Tensor)]
-    is_whole = sum(map(prod, shapes)) <= _MOST
-    if not is_whole and len(set(shapes)) > 1:
-        return False  # reduced sizes may be inconsistent, and a kernel may trust them
-    most = None if is_whole else _LARGEST
-    small = [_small(x, most) if isinstance(x, torch.Tensor) else x for x in leaves]
+    small = [_Sample.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    shapes = [x.shape for x in small if isinstance(x, _Sample)]
+    if sum(map(prod, shapes)) > _MOST:
+        if len(set(shapes)) > 1:
+            return False  # reduced sizes may be inconsistent, and a kernel may trust them
+        least = tuple(min(size, _LARGEST) for size in shapes[0])
+        small = [replace(x, shape=least) if isinstance(x, _Sample) else x for x in small]
     key = node.op, node.target, str(spec), tuple((type(x), repr(x)) for x in small)
     if key not in _REFUSED:
         with in_eager():
@@ -107,23 +108,15 @@ def _is_known(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Small:
-    """Element type and reduced shape of a traced tensor, to try a call on a small example."""
+class _Sample:
+    """Element type and sizes of a traced tensor, to try a call on it."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
-    def filled(self, fill: int, device: str) -> torch.Tensor:
-        return torch.full(self.shape, fill, dtype=self.dtype, device=device)
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple(size_hint(s) for s in tensor.shape)
-
-
-def _small(tensor: torch.Tensor, most: int | None) -> _Small:
-    shape = _shape(tensor)
-    return _Small(tensor.dtype, tuple(s if most is None else min(s, most) for s in shape))
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Sample:
+        return cls(tensor.dtype, tuple(map(size_hint, tensor.shape)))
 
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
@@ -132,7 +125,10 @@ def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int)
     Also if it fails only for these values, or if torch cannot fill such a tensor.
     """
     try:
-        leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
+        leaves = [
+            torch.full(x.shape, fill, dtype=x.dtype, device=device) if isinstance(x, _Sample) else x
+            for x in values
+        ]
     except NotImplementedError:
         return True  # torch cannot fill an element type, such as float4
     args, kwargs = pytree.tree_unflatten(leaves, spec)

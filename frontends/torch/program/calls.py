@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,6 @@ from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import size_values
 from stack.ir.func import Func
 from stack.ir.node import Node
-from stack.run.frontend import Captured
 
 # ---- arguments
 
@@ -44,6 +42,7 @@ class Arguments:
         pairs, self.spec = pytree.tree_flatten_with_path(tuple(args))
         self.leaves: list[_Leaf] = []
         self.tensors: list[torch.Tensor] = []
+        self.tensor_names: list[str] = []
         for path, value in pairs:
             name = _leaf_name(names, path)
             if isinstance(value, np.ndarray):
@@ -51,6 +50,7 @@ class Arguments:
             if isinstance(value, torch.Tensor):
                 self.leaves.append(_Leaf(name, len(self.tensors)))
                 self.tensors.append(value)
+                self.tensor_names.append(name)
             else:
                 self.leaves.append(_Leaf(name, None, value))
 
@@ -64,10 +64,6 @@ class Arguments:
             elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
                 names.append(p.name)
         return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
-
-    @property
-    def tensor_names(self) -> list[str]:
-        return [leaf.name for leaf in self.leaves if leaf.tensor is not None]
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Returns the tensors of a call. Raises TypeError for another structure."""
@@ -125,32 +121,6 @@ def program_name(fn: Any) -> str:
     """Returns the name of a user's callable as an IR function name."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
-
-
-class TorchCaptured(Captured):
-    """A capture whose `text` is produced on first use."""
-
-    def __init__(self, *, text: Callable[[], str], **fields: Any) -> None:
-        self._make_text = text
-        self._text: str | None = None
-        super().__init__(text="", **fields)
-
-    def with_func(self, func: Func) -> TorchCaptured:
-        """Returns the same program with another IR function."""
-        names = {f.name for f in dataclasses.fields(Captured)} - {"func", "text"}
-        fields = {name: getattr(self, name) for name in names}
-        return TorchCaptured(**fields, func=func, text=self._make_text)
-
-    @property
-    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self._text is None:
-            self._text = self._make_text()
-        return self._text
-
-    @text.setter
-    def text(self, value: str) -> None:
-        if value:
-            self._text = value
 
 
 class Call:

@@ -18,7 +18,7 @@ from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
 from stack.frontends.torch.importer.strided_arguments import Apart
-from stack.frontends.torch.program.calls import TorchCaptured, kept_promises
+from stack.frontends.torch.program.calls import kept_promises
 from stack.frontends.torch.program.fast_path import Shortcut
 from stack.frontends.torch.program.index_checks import Checks
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
@@ -28,7 +28,7 @@ from stack.ir.node import Block, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.ranges import register
 from stack.run.backend import Direct
-from stack.run.frontend import RECORD, Frontend
+from stack.run.frontend import RECORD, Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
@@ -75,7 +75,7 @@ class Graph:
     """One compiled ATen graph, called as AOTAutograd does: with a list, which it may empty."""
 
     def __init__(
-        self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
+        self, graph: GraphModule, border: Border, imported: Imported, captured: Captured,
         options: dict[str, Any], target: str, made: Any,
     ) -> None:  # fmt: skip
         self.border, self.imported, self.captured = border, imported, captured
@@ -107,7 +107,7 @@ class Graph:
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)
         if not self.func.results:  # all results are views, which torch makes
-            self.made.append(Recorded(captured.with_func(self.func), target, "eager"))
+            self.made.append(Recorded(replace(captured, func=self.func), target, "eager"))
         elif not self.loose:
             self._compiled({})
 
@@ -258,7 +258,7 @@ class Graph:
         return self.by_size[key]
 
     def _compile(self, func: Func) -> Any:
-        captured = self.captured.with_func(func)
+        captured = replace(self.captured, func=func)
         own = {k: self.options[k] for k in _OWN if k in self.options}
         if own.get("backend") == "interpreter":
             graph: Any = Interpreted(captured, self.target, "interpreter")
@@ -296,7 +296,7 @@ def _loose_sizes(imported: Imported) -> dict[str, int]:
 class Recorded:
     """A graph only imported, for its record. Calls return zeros; bools are true, so checks pass."""
 
-    def __init__(self, captured: TorchCaptured, target: str, backend: str) -> None:
+    def __init__(self, captured: Captured, target: str, backend: str) -> None:
         self.captured, self.func, self.target = captured, captured.func, target
         self.device = captured.device
         self.run = recorded(captured, "torch", target, backend)

@@ -45,7 +45,7 @@ def unimported(fn: Any) -> list[dict[str, Any]]:
     pending: list[Any] = [fn]
     while pending:
         value = pending.pop()
-        if id(value) in seen:
+        if value is None or id(value) in seen:
             continue
         seen[id(value)] = value
         if isinstance(value, FunctionType | ModuleType):

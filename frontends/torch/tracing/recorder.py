@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
@@ -24,8 +24,6 @@ aten = torch.ops.aten
 # metadata that a recorded op takes from its Dynamo node
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
-# matmuls whose meta kernels are in C++, and so faster than the fake mode's cache
-_PRODUCTS = frozenset({"aten::mm", "aten::bmm"})
 Table = Mapping[Any, Callable[..., Any]]
 
 
@@ -34,21 +32,6 @@ class _Input:
     """Marks a placeholder as AOTAutograd does: by the number of its argument."""
 
     idx: int
-
-
-class _Layout(NamedTuple):
-    """A tensor without its memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Layout:
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype)
-
-    def made(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
 
 
 class _Effect(Exception):
@@ -74,7 +57,8 @@ def recorded(gm: GraphModule, table: Table) -> Recorded | None:
         table: decompositions of ops.
     """
     fakes: list[Any] = [n.meta["example_value"] for n in gm.graph.find_nodes(op="placeholder")]
-    if not fakes or not _is_recordable(gm):
+    is_in_mode = torch.is_inference_mode_enabled() or private.is_autocast()
+    if not fakes or is_in_mode or len([*gm.modules()]) > 1 or not has_known_sizes(gm):
         return None
     for is_functional in (False, True):
         try:
@@ -99,10 +83,8 @@ def is_own(found: Recorded) -> bool:
     return is_apart and not found.written
 
 
-def _is_recordable(gm: GraphModule) -> bool:
-    """True if all values of a graph are tensors of known sizes, and no mode is on."""
-    if torch.is_inference_mode_enabled() or private.is_autocast() or len([*gm.modules()]) > 1:
-        return False
+def has_known_sizes(gm: GraphModule) -> bool:
+    """True if all values of a Dynamo graph are tensors of known sizes."""
     gives = (n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem)
     return all(n.op != "get_attr" and _is_tensors(n.meta.get("example_value")) for n in gives)
 
@@ -135,7 +117,7 @@ def _functional(
 
 
 class _Recorder(private.TorchDispatchMode):
-    """Adds each op that torch dispatches to a graph, and infers its results on fake tensors.
+    """Adds each op that torch dispatches to a graph; its results are fake tensors.
 
     Args:
         is_functional: true to replace writes by functional ops.
@@ -148,11 +130,12 @@ class _Recorder(private.TorchDispatchMode):
         self.graph = self.module.graph
         self.origin: dict[str, Any] = {}  # metadata of the ops of the current Dynamo node
         self.nodes: dict[int, Node] = {}  # by id of the tensor, which the node's metadata keeps
-        self.metas: dict[int, torch.Tensor] = {}
-        self.inferred: dict[Any, _Layout] = {}  # results of elementwise ops, by op and operands
         for place, fake in enumerate(fakes):
             with private.without_dispatch():  # a copy: a node may change an argument's metadata
-                given = self._fake(self._meta(fake), fake).requires_grad_(fake.requires_grad)
+                meta = torch.empty(0, dtype=fake.dtype, device="meta")
+                meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+                given = FakeTensor(fake.fake_mode, meta, fake.fake_device)
+                given.requires_grad_(fake.requires_grad)
             node = self.graph.placeholder(f"arg{place}_1")
             node.meta = {"val": given, "desc": _Input(place)}
             self.nodes[id(given)] = node
@@ -191,7 +174,7 @@ class _Recorder(private.TorchDispatchMode):
         if func is aten.lift_fresh.default:
             func = aten.lift_fresh_copy.default
         given, more = self._operand(args), {k: self._operand(v) for k, v in named.items()}
-        found = self._inferred(func, args, named)
+        found = func(*args, **named)
         name = func.overloadpacket.__name__
         self._name(found, self.graph.create_node("call_function", func, given, more, name))
         return found
@@ -226,40 +209,6 @@ class _Recorder(private.TorchDispatchMode):
         self.nodes[id(value)] = self.graph.create_node("get_attr", name)
         return self.nodes[id(value)]
 
-    def _inferred(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns the results of an op on fake tensors.
-
-        The fake mode takes a third of a millisecond for an op, and the kernel of a simple op for
-        meta tensors less. The result of an elementwise op, which has memory of its own, is inferred
-        once for operands of equal layouts.
-        """
-        fakes = [a for a in args if isinstance(a, torch.Tensor)]
-        if named or not fakes or not _is_simple(func) or not _are_alike(fakes):
-            return func(*args, **named)
-        key = (func, *map(_operand_key, args)) if _is_elementwise(func) else None
-        with private.without_dispatch():
-            if key in self.inferred:
-                return self._fake(self.inferred[key].made(), fakes[0])
-            found = func(*(self._meta(a) if isinstance(a, torch.Tensor) else a for a in args))
-            if isinstance(found, torch.Tensor):
-                if key is not None:
-                    self.inferred[key] = _Layout.of(found)
-                return self._fake(found, fakes[0])
-            return type(found)([self._fake(x, fakes[0]) for x in found])
-
-    def _meta(self, fake: Any) -> torch.Tensor:
-        """Returns a meta tensor with the sizes, strides and memory of a fake tensor."""
-        if id(fake) not in self.metas:
-            made = torch.empty(0, dtype=fake.dtype, device="meta")
-            made.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-            self.metas[id(fake)] = made
-        return self.metas[id(fake)]
-
-    def _fake(self, meta: torch.Tensor, like: Any) -> FakeTensor:
-        made = FakeTensor(like.fake_mode, meta, like.fake_device)
-        self.metas[id(made)] = meta
-        return made
-
 
 class _Origins(Interpreter):
     """Runs a Dynamo graph, and tells a recorder which node it runs."""
@@ -277,39 +226,11 @@ class _Origins(Interpreter):
 
 @cache
 def _is_composite(op: Any) -> bool:
+    """True if eager runs an op by calling other ops."""
     return private.is_composite(op)
 
 
 @cache
 def _has_effect(op: Any) -> bool:
+    """True if an op has another effect than its results, such as a write."""
     return private.is_written(op) or private.has_effects(op)
-
-
-@cache
-def _is_simple(op: Any) -> bool:
-    """True if an op's kernel for meta tensors infers the same results as kernels of devices."""
-    is_aten = isinstance(op, private.OpOverload) and op.namespace == "aten"
-    return is_aten and (op.is_view or _is_elementwise(op) or private.schema_name(op) in _PRODUCTS)
-
-
-@cache
-def _is_elementwise(op: Any) -> bool:
-    return torch.Tag.pointwise in op.tags and not op.is_view
-
-
-def _operand_key(value: Any) -> Any:
-    """Everything about an operand that an elementwise op's result type and layout depend on."""
-    return _Layout.of(value) if isinstance(value, torch.Tensor) else (type(value), repr(value))
-
-
-def _are_alike(fakes: Sequence[Any]) -> bool:
-    """True if tensors are on one device, of unknown values, and read as they are in memory."""
-    device = fakes[0].fake_device if isinstance(fakes[0], FakeTensor) else None
-    return all(
-        type(x) is FakeTensor
-        and x.constant is None
-        and x.fake_device == device
-        and x.layout is torch.strided
-        and not (x.is_complex() or x.is_neg())
-        for x in fakes
-    )

@@ -35,7 +35,7 @@ from stack.frontends.torch.tensors import random_ops
 from stack.frontends.torch.tensors.random_ops import draws_as_eager
 from stack.frontends.torch.tracing import layouts
 from stack.frontends.torch.tracing.global_scopes import nameless
-from stack.frontends.torch.tracing.recorder import recorded
+from stack.frontends.torch.tracing.recorder import has_known_sizes, recorded
 
 # It has no result, but is not dead code: it raises.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
@@ -190,7 +190,8 @@ def functional_graph(traced: Traced, args: Sequence[Any]) -> Functional:
     gm, source = traced.graph, traced.output.backend_input
     given = traced.inputs(args)
     without_inference_mode(gm)
-    refuse_data_dependent(gm)
+    if not has_known_sizes(gm):
+        refuse_data_dependent(gm)
     write_out(gm)
     holders = gm.graph.find_nodes(op="placeholder")
     names = [n.name.removeprefix("l_").strip("_") for n in holders]

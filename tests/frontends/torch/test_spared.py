@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import stack
+from stack.run.frontend import Captured
 
 torch = pytest.importorskip("torch")
 
-from stack.frontends.torch.program.calls import TorchCaptured  # noqa: E402
 from stack.frontends.torch.tracing.aot_autograd import aot_compiled  # noqa: E402
 
 FRESH = """
@@ -63,12 +63,12 @@ def test_a_graph_that_takes_lists_gives_what_it_gives_flat(with_gradients: bool)
 
 def test_the_captured_text_is_made_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = TorchCaptured.__init__
 
-    def counted(self: TorchCaptured, *, text: Any, **fields: Any) -> None:
-        real(self, text=lambda: made.append(text()) or made[-1], **fields)
+    def text(captured: Captured) -> str:
+        made.append(captured.make_text())
+        return made[-1]
 
-    monkeypatch.setattr(TorchCaptured, "__init__", counted)
+    monkeypatch.setattr(Captured, "text", property(text))
     x = torch.randn(4, 3)
     with torch.no_grad():
         compiled = stack.compile(lambda x: torch.exp(x).sum(0), x, backend="interpreter")

@@ -57,10 +57,10 @@ CORE_PIP = $(CORE)/bin/python -m pip install --disable-pip-version-check --no-in
 alone: ## the core without its wings in a fresh environment, and its tests there
 	@rm -rf $(CORE)
 	@$(PYTHON) -m venv $(CORE)
-	@$(PYTHON) tests/core_alone.py $(CORE)/tree
+	@$(PYTHON) tests/packaging/core_alone.py $(CORE)/tree
 	@$(CORE_PIP) 'setuptools>=77' wheel 'pytest<9.2' hypothesis ml_dtypes expecttest scipy
 	@$(CORE_PIP) --no-build-isolation '$(CORE)/tree[mlir]'
-	@cd $(CORE) && bin/python $(CURDIR)/tests/without_wings.py $(CORE)/lib > without_wings.json
+	@cd $(CORE) && bin/python $(CURDIR)/tests/packaging/without_wings.py $(CORE)/lib > without_wings.json
 	@cd $(CORE) && bin/pytest -q -p no:cacheprovider \
 		$(CURDIR)/tests/smoke/test_numpy.py $(CURDIR)/tests/ir --ignore-glob='*/test_mesh*'
 

@@ -112,7 +112,7 @@ def test_triton_kernels_are_graded_by_the_interpreter(tmp_path: Path) -> None:
 def test_each_exercise_has_three_wrong_answers() -> None:
     page = (ROOM / "wrong_answers.md").read_text(encoding="utf-8")
     for answer in wrong_answers():
-        assert f"| {answer.lesson.name} | {answer.why} |" in page, "run tests/course_wrong.py"
+        assert f"| {answer.lesson.name} | {answer.why} |" in page, "run tests/demos/course_wrong.py"
     assert [name for name in NAMES if len(ANSWERS[name]) < 3] == []
 
 

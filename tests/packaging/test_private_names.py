@@ -22,7 +22,7 @@ def counted(file: str) -> int:
 
 
 def seam_names() -> list[str]:
-    found = (use for file in SEAMS for use in all_uses().get(file, ()))
+    found = (use for file in SEAMS for use in uses_in((ROOT / file).read_text(encoding="utf-8")))
     return sorted({use.name for use in found if use.kind == "name"})
 
 

@@ -56,7 +56,7 @@ def found(way: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (tree / door).parent.mkdir(exist_ok=True)
         (tree / door).write_text("raise RuntimeError('out of order')\n")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "without_wings.py"), str(tree)],
+        [sys.executable, str(ROOT / "tests/packaging/without_wings.py"), str(tree)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(tree), "STACK_CACHE_DIR": str(folder / "cache")},
         capture_output=True,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
-from sweeps import in_turn
 from torch import Tensor
 
 import stack
@@ -163,7 +163,8 @@ def run(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), args)]
 
 
-@pytest.mark.parametrize(("name", "kind"), in_turn(CASES, (torch.float32, torch.bfloat16)))
+@pytest.mark.each
+@pytest.mark.parametrize(("name", "kind"), product(CASES, (torch.float32, torch.bfloat16)))
 def test_values_and_gradients(name: str, kind: torch.dtype) -> None:
     fn, given = case(name, kind)
     mine = run(torch.compile(fn, backend="stack"), given)

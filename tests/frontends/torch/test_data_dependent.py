@@ -122,6 +122,7 @@ def test_calls_agree_with_eager(name: str) -> None:
         assert coverage["fallback"] >= len(left)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["factor", "cut", "embedded", "listed"])
 def test_through_torch(name: str) -> None:
     program, calls, _ = PROGRAMS[name]

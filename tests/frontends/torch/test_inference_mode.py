@@ -81,6 +81,7 @@ def flags(x: Any) -> tuple[bool, bool]:
     return x.requires_grad, x.is_inference()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("module", MODULES)
 def test_values_and_flags_are_those_of_eager(module: Any, around: str) -> None:

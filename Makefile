@@ -28,13 +28,13 @@ demo: $(STAMP) ## a transformer block through every stage, beside the other comp
 	$(BIN)/python -m stack.demos.transformer
 
 test: lint ## everything a change has to pass
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
 
 core: $(STAMP) ## the tests of the compiler's core, within three minutes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m core $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m core $(PYTEST_ARGS)
 
 sweep: $(STAMP) ## the slow tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 # TORCH=none or JAX=none leaves a framework out; without both, only NumPy is installed. The
 # environment stays in .compat, for a look at what failed.

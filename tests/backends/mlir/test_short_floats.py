@@ -50,6 +50,7 @@ def moves(n: int, short: str) -> Func:
     return b.func("main", [x, y], results)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("short", ["bf16", "f16"])
 @pytest.mark.parametrize("name", CPUS)
 def test_llvm_has_code_for_vectors_of_any_length(name: str, short: str) -> None:

@@ -188,6 +188,7 @@ def test_the_price_decides(rng: np.random.Generator) -> None:
     assert cost(1024, 64, full, torch.bfloat16)  # the CPU has an instruction for it
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", DOT_PROGRAMS)
 def test_programs_agree_whatever_is_chosen(name: str, rng: np.random.Generator) -> None:
     from stream_torch import PROGRAMS

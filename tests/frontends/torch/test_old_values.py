@@ -244,6 +244,7 @@ def read(x: torch.Tensor, w: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return ((x * w) @ q).sum()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("fn", [copied, copied_part, read])
 def test_an_argument_that_is_written_to_before_the_backward_pass(
@@ -295,7 +296,7 @@ def by(entry: str, **options: Any) -> Compile:
     return lambda module, example: compiled(entry, module, *example, **options)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs_that_write_to_state(seed: int) -> None:
     program = random_program(seed, shared=seed % 4 == 3)

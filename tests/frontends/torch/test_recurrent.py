@@ -55,7 +55,9 @@ def check_native() -> None:
     assert all(not c["fallback"] for c in coverages)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if "all" in n else []) for n in LAYERS]
+)
 def test_layers_and_their_gradients(name: str) -> None:
     module, x = layer(name)
     call = torch.compile(module, backend="stack", options={"backend": "interpreter"})
@@ -64,7 +66,7 @@ def test_layers_and_their_gradients(name: str) -> None:
     check_native()
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm, all"])
+@pytest.mark.parametrize("name", [pytest.param("gru", marks=pytest.mark.slow), "lstm, all"])
 def test_layers_as_compiled(name: str) -> None:
     module, x = layer(name, torch.float32)
     call = stack.compile(module, x)
@@ -104,6 +106,7 @@ def test_packed_sequences_are_refused() -> None:
 # ---- encoders
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 def test_encoder_layers(mask: str, norm_first: bool) -> None:
@@ -136,6 +139,7 @@ def test_encoders_and_transformers() -> None:
             torch.testing.assert_close(call(*args), module(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("needs", [False, True])
 def test_multi_head_attention(needs: bool, average: bool) -> None:

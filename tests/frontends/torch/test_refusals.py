@@ -104,6 +104,7 @@ def spread(x: Tensor) -> Tensor:
     return torch.normal(x, x - 0.1).sum()
 
 
+@pytest.mark.each
 @ENTRIES
 @pytest.mark.parametrize("grad", [False, True], ids=["forward", "grad"])
 @pytest.mark.parametrize(

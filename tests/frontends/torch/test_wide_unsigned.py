@@ -32,6 +32,7 @@ def test_binary(name: str) -> None:
     check(one(lambda b, x, y: b.op(name, [x, y]), type_, type_), PAIRS[:, 0], PAIRS[:, 1])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["div", "rem"])
 @pytest.mark.parametrize("by", EDGES)
 def test_division_by_a_constant(name: str, by: int) -> None:

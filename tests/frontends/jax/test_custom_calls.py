@@ -103,6 +103,7 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives_around_it_are_those_of_the_function(name: str) -> None:
     x = drawn(2, 3)

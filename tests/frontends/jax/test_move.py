@@ -78,6 +78,7 @@ def test_python_indexing() -> None:
         check(fn, x)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "config",
     [

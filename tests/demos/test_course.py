@@ -81,6 +81,7 @@ def test_solutions_pass_and_gaps_fail(lesson: Lesson, tmp_path: Path) -> None:
         assert result.hint, f"{result.name} has no hint"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("answer", WRONG, ids=lambda a: f"{a.lesson.name}-{a.why}")
 def test_a_wrong_answer_is_explained(answer: WrongAnswer, tmp_path: Path) -> None:
     failed = answer.graded(tmp_path)

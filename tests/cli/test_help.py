@@ -26,7 +26,7 @@ HERE = {
 }
 # minutes, a machine that may not be here, a server
 NOT_RUN = ("bench", "calibrate", "live", "compare", "here.toml", "--frontend jax", "--sharding")
-NOT_RUN += ("watch", "~/")  # endless, elsewhere
+NOT_RUN += ("watch", "~/", "--profile")  # endless, elsewhere, in tests/cli/test_cli.py
 NOT_RUN += ("check-rule",)  # of rules that a user writes; tests/testing/test_check_rule.py
 NOT_RUN += ("reduce", "mine.py:Mine@fused", "'y: m=")  # of programs that are wrong, or others
 NOT_RUN += ("dot_add", "net.py:net -i 'f32[8]'", "edited.stack", "r3/joint")

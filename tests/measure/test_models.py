@@ -179,7 +179,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "stack_test_net:net"
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_program_is_compiled_checked_and_timed_in_its_process(net: str, train: bool) -> None:
     case = Case("M1", {"model": "net"}, net, {"train": train}, "torch", peers="eager")
     shown: list[str] = []

@@ -39,7 +39,7 @@ def call(case: Case) -> Any:
     return lambda *xs: case.op(*xs, **case.attributes)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(11)
 @pytest.mark.parametrize(("case", "is_jitted"), product(CASES, (True, False)), ids=str)
 def test_values_inside_of_jit(case: Case, is_jitted: bool) -> None:
     expected = case.op(*case.arrays("float32"), **case.attributes)

@@ -139,6 +139,7 @@ def test_a_run_of_eager_that_goes_another_way_allows_nothing(gone: int) -> None:
     assert not check(small, "small", Kinked).trained
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("factor", [0.0, float("inf"), float("nan")])
 def test_nothing_that_moves(factor: float) -> None:
     class Still(TorchProgram):

@@ -36,7 +36,7 @@ def pulled(kind: str, *window: Any) -> Callable[[Any], Any]:
     return fn
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize("name", ROWS)
 def test_windows_with_nan_and_infinities(name: str, kind: str) -> None:
@@ -44,6 +44,7 @@ def test_windows_with_nan_and_infinities(name: str, kind: str) -> None:
         check(pulled(kind, (taps,), (stride,), padding), jnp.array(ROWS[name]))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("kind", POOLS)
 def test_planes_with_nan(kind: str, dtype: str) -> None:

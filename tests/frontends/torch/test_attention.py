@@ -163,7 +163,7 @@ def run(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), args)]
 
 
-@pytest.mark.each
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("name", "kind"), product(CASES, (torch.float32, torch.bfloat16)))
 def test_values_and_gradients(name: str, kind: torch.dtype) -> None:
     fn, given = case(name, kind)

@@ -89,7 +89,7 @@ LAYOUTS: dict[str, Callable[[int, int], torch.Tensor]] = {
 }
 
 
-@pytest.mark.each
+@pytest.mark.every(7)
 @pytest.mark.parametrize(("program", "name", "dynamic"), product(PROGRAMS, ENTRIES, (False, True)))
 def test_memory(program: str, name: str, dynamic: bool) -> None:
     fn = PROGRAMS[program]

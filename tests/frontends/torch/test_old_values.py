@@ -211,7 +211,7 @@ def trained(module: nn.Module, call: Any) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.each
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("name", "entry"), product(MODULES, ENTRIES))
 def test_gradients_are_those_of_values_before_the_write(name: str, entry: str) -> None:
     if (name, entry) == ("queue in two graphs", "stack.compile"):

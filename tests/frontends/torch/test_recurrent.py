@@ -19,6 +19,7 @@ LAYERS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "rnn": (nn.RNN, {}),
     "relu": (nn.RNN, {"nonlinearity": "relu", "bias": False}),
     "gru": (nn.GRU, {}),
+    "gru, both ways": (nn.GRU, {"bidirectional": True}),
     "gru, all": (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}),
     "lstm": (nn.LSTM, {"bias": False}),
     "lstm, all": (nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 3}),
@@ -55,9 +56,13 @@ def check_native() -> None:
     assert all(not c["fallback"] for c in coverages)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if "all" in n else []) for n in LAYERS]
-)
+def sampled(*quick: str) -> Any:
+    """All layers; those that are not named run in the sweep."""
+    names = [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in LAYERS]
+    return pytest.mark.parametrize("name", names)
+
+
+@sampled("rnn", "lstm")
 def test_layers_and_their_gradients(name: str) -> None:
     module, x = layer(name)
     call = torch.compile(module, backend="stack", options={"backend": "interpreter"})
@@ -66,7 +71,7 @@ def test_layers_and_their_gradients(name: str) -> None:
     check_native()
 
 
-@pytest.mark.parametrize("name", [pytest.param("gru", marks=pytest.mark.slow), "lstm, all"])
+@sampled("gru, both ways")
 def test_layers_as_compiled(name: str) -> None:
     module, x = layer(name, torch.float32)
     call = stack.compile(module, x)

@@ -80,6 +80,7 @@ def test_unary(name: str) -> None:
         check(func, values(type_, low, high), rtol=2e-5)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [*BINARY, *COMPARE])
 def test_binary(name: str) -> None:
     kinds = BINARY[name][0] if name in BINARY else "biuf"

@@ -94,6 +94,7 @@ def test_an_element_type_that_a_program_is_not_written_for_is_refused() -> None:
         suite.program("gpt2", device="cuda", dtype="f32")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["mobilenet", "gru", "distilbert"])
 def test_a_program_of_torch_has_all_gradients(name: str) -> None:
     made = suite.program(name, train=True)

@@ -97,6 +97,7 @@ def along_a_line(run: Any, held: list[Any]) -> Any:
     return line
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     if not case.has_derivative:

@@ -98,6 +98,7 @@ def scaled_gradient(name: str, factor: float, module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["first.weight", "first.bias", "norm.weight", "last.bias"])
 @pytest.mark.parametrize("factor", [0.0, 1.001, -1.0])
 def test_wrong_gradients(name: str, factor: float) -> None:

@@ -63,6 +63,7 @@ def test_llvm_has_code_for_vectors_of_any_length(name: str, short: str) -> None:
             jit.compile_object(text)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_programs(seed: int) -> None:
     program = short_program(seed)

@@ -81,6 +81,7 @@ def test_limits(name: str, sizes: tuple[int, int], rng: np.random.Generator) -> 
     check(masked(LIMITS[name]), args)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["lower", "window", "half a sum", "columns alone"])
 def test_large_numbers_limit_the_loop(name: str, rng: np.random.Generator) -> None:
     """Rows that are hidden take the mean over all columns: panels that were left out count."""
@@ -111,12 +112,14 @@ def test_an_element_and_each_row(rng: np.random.Generator) -> None:
     check(program, [normal(rng, 2, 300, 16) for _ in range(3)])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", list(KEPT))
 def test_what_may_not_be_left_out(name: str, rng: np.random.Generator) -> None:
     hide, fill = KEPT[name]
     check(masked(hide, fill), [normal(rng, 2, 130, 16) for _ in range(3)])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keys", [2, 127, 128, 129, 1000])
 def test_numbers_of_keys(keys: int, rng: np.random.Generator) -> None:
     check(masked(lambda i, j: j > i + 500), [normal(rng, 3, n, 24) for n in (65, keys, keys)])

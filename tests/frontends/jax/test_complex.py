@@ -138,6 +138,7 @@ def test_gradients() -> None:
     assert not call.run.coverage["fallback"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["exp", "sin", "cos", "sinh", "cosh", "sqrt", "log"])
 def test_functions_at_the_edges(name: str) -> None:
     """Zeros, infinities and nan in both parts, as in NumPy; a sign that C leaves open is open."""

@@ -68,6 +68,7 @@ def test_gather(name: str, mode: str) -> None:
     check(fn, draw(*shape), indices(index_shape, -3, 9))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
 def test_gather_fill_values(dtype: str) -> None:
     x = draw(5).astype(dtype)
@@ -75,6 +76,7 @@ def test_gather_fill_values(dtype: str) -> None:
     check(lambda x, i: x.at[i].get(mode="fill", fill_value=1), x, jnp.array([0, 7, -2]))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "uint32"])
 def test_index_types(dtype: str) -> None:
     i = jnp.asarray([0, 3, 100, 2], dtype)
@@ -135,6 +137,7 @@ def test_into_nothing(mode: str) -> None:
     check(lambda x, i: x.at[:, i].set(1, mode=mode), draw(3, 0), i)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 def test_at(dtype: str) -> None:
     x = draw(5, 6).astype(dtype)

@@ -71,6 +71,7 @@ def test_windows_of_one_element_with_padding(stride: int, padding: Any, kind: st
     check(pulled(kind, (1,), (stride,), padding), jnp.arange(1.0, 9.0))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("window", [((1, 1), (1, 1)), ((2, 1), (2, 1)), ((1, 1), (2, 2))])
 def test_axes_without_a_window_with_padding(window: Any) -> None:
     x = jnp.arange(1.0, 17.0).reshape(4, 4)

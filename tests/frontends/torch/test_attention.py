@@ -82,6 +82,7 @@ def kernels(func: stack.Func) -> list[list[str]]:
     return sorted(sorted(op for op in ops if op in heavy) for ops in inner)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["causal", "bool", "float", "grouped", "repeated"])
 def test_kernels_are_those_of_what_is_written_out(name: str) -> None:
     own, plain, given = own_and_written(name)

@@ -63,6 +63,7 @@ def test_ranges(mode: str, padding: int | None, name: str) -> None:
     check(make, INDICES.to(offsets.dtype), offsets, table())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_the_end_of_the_last_bag(mode: str) -> None:
     def make(indices: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:

@@ -175,6 +175,7 @@ class Scaled(nn.Module):
         return self.a(x) * count + part + x[: count // 4].sum()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("make", [Masked, Routed, Scaled])
 def test_gradients_flow_through_the_parts(make: Any) -> None:
     torch.manual_seed(0)

@@ -78,6 +78,7 @@ def test_a_maximum_is_found_again_among_values_that_backward_computes_again(name
     assert (found - exact).norm() <= 2 * (eager - exact).norm()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("window", [(3, 2, 1), (5, 1, 2), (2, 2, 0)])
 def test_values_are_rounded_as_eager_rounds_them(window: tuple[int, int, int]) -> None:
     x, (m, r, w, b) = torch.randn(2, 4, 19, 23), torch.randn(4, 4, 1, 1)

@@ -96,6 +96,7 @@ def test_values_and_flags_are_those_of_eager(module: Any, around: str) -> None:
         torch.testing.assert_close(own.table, eager.table)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("module", [Decorated, Within, GradientsAnew])
 def test_one_object_serves_all_modes(module: Any) -> None:
     eager = module()

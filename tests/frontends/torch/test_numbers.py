@@ -122,6 +122,7 @@ def test_draws_around_a_mean_have_its_type(entry: Function) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["hardsigmoid", "hardswish", "softplus", "gelu", "mish", "silu"])
 def test_activations_in_f64_have_no_constants_of_f32(name: str) -> None:
     fn = getattr(F, name)

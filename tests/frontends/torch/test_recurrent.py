@@ -111,7 +111,7 @@ def test_packed_sequences_are_refused() -> None:
 # ---- encoders
 
 
-@pytest.mark.each
+@pytest.mark.every(5)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 def test_encoder_layers(mask: str, norm_first: bool) -> None:

@@ -43,6 +43,7 @@ REFUSED: dict[str, tuple[Program, Tensor]] = {
 }
 
 
+@pytest.mark.each
 @ENTRIES
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_raises_its_text(entry: Program, name: str) -> None:

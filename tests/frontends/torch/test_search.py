@@ -32,6 +32,7 @@ def test_positions(dtype: torch.dtype, size: int, rng: np.random.Generator) -> N
     assert (left.dtype, right.dtype) == (torch.int64, torch.int32)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("last", [1, 6, 70])
 def test_steps_are_those_of_eager(side: str, last: int, rng: np.random.Generator) -> None:

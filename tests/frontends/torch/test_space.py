@@ -71,6 +71,7 @@ DOMAINS = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str) -> None:
     low, high = DOMAINS.get(name, (-4, 4))
@@ -178,6 +179,7 @@ def test_gather(case: Any) -> None:
     check(func, values(types[0]), *(index(*s) for s in places))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["add", "mul", "max", "min", "set"])
 @pytest.mark.parametrize("dtype", ["f32", "i32", "bool"])
 def test_scatter(kind: str, dtype: str) -> None:
@@ -200,6 +202,7 @@ def test_scatter_into_one_number() -> None:
     torch.testing.assert_close(compiled(*args), program(*args), rtol=0, atol=0)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "u32"])
 def test_reduce(kind: str, dtype: str) -> None:

@@ -64,6 +64,7 @@ LINE_OPS: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", LINE_OPS)
 def test_lines(name: str) -> None:
     check(one(LINE_OPS[name], tensor("u64", 4, 9)), LINES)

@@ -12,7 +12,8 @@ import pytest
 from stack.cli import build_parser, main
 
 pytest.importorskip("torch")
-(CHOICES,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+PARSER = build_parser()
+(CHOICES,) = [a for a in PARSER._actions if isinstance(a, argparse._SubParsersAction)]
 # what an example of a help names, and what this test has under another name
 HERE = {
     "demos/transformer.py:llama_block": "model.py:net",
@@ -48,7 +49,7 @@ def argv_of(example: str) -> list[str]:
 
 @pytest.mark.parametrize("example", examples())
 def test_examples_parse(example: str) -> None:
-    build_parser().parse_args(argv_of(example))
+    PARSER.parse_args(argv_of(example))
 
 
 def test_every_command_has_examples() -> None:

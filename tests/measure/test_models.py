@@ -198,6 +198,7 @@ def test_a_program_is_compiled_checked_and_timed_in_its_process(net: str, train:
     assert json.dumps(found.as_dict())
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_does_not_take_the_run_down(
     net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,12 @@ def test_a_program_that_hangs_does_not_take_the_run_down(
     assert net_row["ms"] > 0
     assert "no message for 30 seconds" in slow["note"]
     assert found.exit_code == 1
+
+
+def test_a_process_that_says_nothing_is_ended() -> None:
+    with pytest.raises(ProcessLost, match="no message for"):
+        worker = Worker(lambda _: None, module="stack.measure.model_worker", patience=0.1)
+        worker.tell({})
 
 
 def test_a_process_that_takes_too_much_memory_is_ended() -> None:

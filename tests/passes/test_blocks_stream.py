@@ -41,7 +41,7 @@ def test_programs(name: str, rng: np.random.Generator) -> None:
     check(PROGRAMS[name], [torch.from_numpy(a) for a in inputs(name, rng)])
 
 
-@pytest.mark.every(2)
+@pytest.mark.each
 @pytest.mark.parametrize("seq", [1, 37, 130])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:

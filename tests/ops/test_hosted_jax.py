@@ -67,7 +67,7 @@ def of_floats(case: Case) -> tuple[Any, list[Any]]:
     return run, [held[i] for i in floats]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     if not case.has_derivative:
@@ -80,7 +80,7 @@ def test_derivatives(case: Case) -> None:
     check_grads(run if is_short else jax.jit(run), floats, order, modes, atol=3e-2, rtol=3e-2)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives_inside_of_jit(case: Case) -> None:
     """XLA may compute one value twice there, rounded differently: no test may require equality."""

@@ -16,7 +16,6 @@ from strangers.check import check  # noqa: E402
 # One of each kind: llama and gpt2 are in tests/frontends/torch/test_models.py too.
 FAST = {
     "transformers/bert",
-    "transformers/olmoe",
     "transformers/patchtst",
     "timm/mixer",
     "flax/resnet",

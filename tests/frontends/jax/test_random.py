@@ -22,7 +22,7 @@ def run(seed: int, with_gradients: bool = False) -> None:
         assert not wrong, f"seed {seed}: {wrong}\n{program.text}"
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("seed", range(CHUNK))
 def test_program(seed: int) -> None:
     run(seed)

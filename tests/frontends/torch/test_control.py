@@ -134,7 +134,7 @@ def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return flex_attention(q, k[:, :1], v[:, :1], enable_gqa=True, scale=0.3)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("fn", [moved, biased, masked, grouped])
 def test_flex_attention(fn: Callable[..., Any]) -> None:
     args = [torch.randn(2, 16, 2, 16).transpose(1, 2) for _ in range(3)]

@@ -56,7 +56,7 @@ POOLED = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", POOLED)
 def test_a_maximum_is_found_again_among_values_that_backward_computes_again(name: str) -> None:
     """Both kernels round each product and each sum: with FMA in one of them no value is equal."""

@@ -28,13 +28,13 @@ demo: $(STAMP) ## a transformer block through every stage, beside the other comp
 	$(BIN)/python -m stack.demos.transformer
 
 test: lint ## everything a change has to pass
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
 
 core: $(STAMP) ## the tests of the compiler's core, within three minutes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m core $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m core $(PYTEST_ARGS)
 
 sweep: $(STAMP) ## the slow tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 # TORCH=none or JAX=none leaves a framework out; without both, only NumPy is installed. The
 # environment stays in .compat, for a look at what failed.
@@ -57,10 +57,10 @@ CORE_PIP = $(CORE)/bin/python -m pip install --disable-pip-version-check --no-in
 alone: ## the core without its wings in a fresh environment, and its tests there
 	@rm -rf $(CORE)
 	@$(PYTHON) -m venv $(CORE)
-	@$(PYTHON) tests/core_alone.py $(CORE)/tree
+	@$(PYTHON) tests/packaging/core_alone.py $(CORE)/tree
 	@$(CORE_PIP) 'setuptools>=77' wheel 'pytest<9.2' hypothesis ml_dtypes expecttest scipy
 	@$(CORE_PIP) --no-build-isolation '$(CORE)/tree[mlir]'
-	@cd $(CORE) && bin/python $(CURDIR)/tests/without_wings.py $(CORE)/lib > without_wings.json
+	@cd $(CORE) && bin/python $(CURDIR)/tests/packaging/without_wings.py $(CORE)/lib > without_wings.json
 	@cd $(CORE) && bin/pytest -q -p no:cacheprovider \
 		$(CURDIR)/tests/smoke/test_numpy.py $(CURDIR)/tests/ir --ignore-glob='*/test_mesh*'
 

@@ -7,8 +7,10 @@ import importlib.util
 import os
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,10 @@ os.environ.pop("COLUMNS", None)  # tables are as wide as they are, whatever the 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # JAX's own results are what ours are compared with: LLVM need not optimize each of their programs
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Dynamo collects garbage after each graph, and Python after 700 new objects: a tenth of the suite.
+# Here the fixture `young` collects after each module, and Python after many more objects.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
+gc.set_threshold(100_000, 20, 100)
 
 TESTS = Path(__file__).parent
 # What `pytest -m core` runs, and what it collects: the folders of the compiler itself, without
@@ -29,6 +35,7 @@ CORE = (
 )
 
 
+@cache
 def is_core(path: Path) -> bool:
     """True for a file or folder of the core's tests."""
     return any(path.is_relative_to(TESTS / folder) for folder in CORE)
@@ -57,19 +64,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _spread(items: list[pytest.Item]) -> None:
-    """Mark all but every `n`-th of the cases of a test with the mark `every(n)` as slow.
-
-    An `n` without a divisor in common with the length of each list of a product keeps every value
-    of every list.
-    """
-    seen: Counter[str] = Counter()
+    """Marks the cases as slow that the marks `every` and `each` leave to the sweep."""
+    groups: defaultdict[tuple[str, bool], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("every")
-        if mark and not item.get_closest_marker("slow"):
-            test = item.nodeid.partition("[")[0]
-            if seen[test] % mark.args[0]:
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            on_gpu = item.get_closest_marker("gpu") is not None
+            groups[item.nodeid.partition("[")[0], on_gpu].append(item)
+    for cases in groups.values():
+        every, each = (cases[0].get_closest_marker(name) for name in ("every", "each"))
+        kept = cases[:: every.args[0]] if every else _covering(cases) if each else cases
+        for item in cases:
+            if item not in kept:
                 item.add_marker("slow")
-            seen[test] += 1
+
+
+def _covering(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Few cases that have each value of each parameter, in many different pairs."""
+    values = {case: frozenset(_values(case)) for case in cases}
+    pairs = {case: [frozenset(pair) for pair in combinations(values[case], 2)] for case in cases}
+    used: Counter[object] = Counter()  # values and pairs of those kept
+
+    def gain(case: pytest.Function) -> tuple[int, int, int]:
+        """New values, new pairs, and how rarely those were used: ties go to the first case."""
+        new = [sum(v not in used for v in those) for those in (values[case], pairs[case])]
+        return new[0], new[1], -sum(used[v] for v in (*values[case], *pairs[case]))
+
+    kept: list[pytest.Function] = []
+    while gain(best := max(cases, key=gain))[0]:
+        kept.append(best)
+        used.update([*values[best], *pairs[best]])
+    return kept
+
+
+def _values(case: pytest.Function) -> Iterator[tuple[str, type, object]]:
+    for name, value in case.callspec.params.items():
+        try:
+            hash(value)
+        except TypeError:
+            value = id(value)
+        yield name, type(value), value
 
 
 def _no_gpu() -> str | None:
@@ -82,9 +115,10 @@ def _no_gpu() -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def young() -> Iterator[None]:
-    """A collection inside of a test does not walk what all tests before it left in the process."""
+    """A collection does not walk what all modules before this one left in the process."""
     gc.freeze()
     yield
+    gc.collect()
     gc.unfreeze()
 
 

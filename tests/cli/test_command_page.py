@@ -13,6 +13,7 @@ from stack.cli import build_parser, main
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/howto/command_line.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| `stackc ([^`]+)`", PAGE, re.MULTILINE)
+PARSER = build_parser()
 WALK = ("dump", "show", "show", "diff", "where", "explain", "opt", "run")
 
 
@@ -22,7 +23,7 @@ def argv_of(command: str, target: str = "model.py:net") -> list[str]:
 
 
 def test_every_command_is_shown() -> None:
-    (action,) = [a for a in build_parser()._actions if hasattr(a, "choices") and a.choices]
+    (action,) = [a for a in PARSER._actions if hasattr(a, "choices") and a.choices]
     assert {argv_of(c)[0] for c in COMMANDS} >= set(action.choices or ()) - {
         *("stages", "ops", "backends", "env"),
     }
@@ -30,7 +31,7 @@ def test_every_command_is_shown() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_parse(command: str) -> None:
-    build_parser().parse_args(argv_of(command))
+    PARSER.parse_args(argv_of(command))
 
 
 def test_the_walk_through_works_on_a_model(

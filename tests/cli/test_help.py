@@ -12,7 +12,8 @@ import pytest
 from stack.cli import build_parser, main
 
 pytest.importorskip("torch")
-(CHOICES,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+PARSER = build_parser()
+(CHOICES,) = [a for a in PARSER._actions if isinstance(a, argparse._SubParsersAction)]
 # what an example of a help names, and what this test has under another name
 HERE = {
     "demos/transformer.py:llama_block": "model.py:net",
@@ -26,7 +27,7 @@ HERE = {
 }
 # minutes, a machine that may not be here, a server
 NOT_RUN = ("bench", "calibrate", "live", "compare", "here.toml", "--frontend jax", "--sharding")
-NOT_RUN += ("watch", "~/")  # endless, elsewhere
+NOT_RUN += ("watch", "~/", "--profile")  # endless, elsewhere, in tests/cli/test_cli.py
 NOT_RUN += ("check-rule",)  # of rules that a user writes; tests/testing/test_check_rule.py
 NOT_RUN += ("reduce", "mine.py:Mine@fused", "'y: m=")  # of programs that are wrong, or others
 NOT_RUN += ("dot_add", "net.py:net -i 'f32[8]'", "edited.stack", "r3/joint")
@@ -48,7 +49,7 @@ def argv_of(example: str) -> list[str]:
 
 @pytest.mark.parametrize("example", examples())
 def test_examples_parse(example: str) -> None:
-    build_parser().parse_args(argv_of(example))
+    PARSER.parse_args(argv_of(example))
 
 
 def test_every_command_has_examples() -> None:

@@ -32,6 +32,7 @@ def test_all_numbers_of_16_bits_are_tried() -> None:
     assert x[x.isfinite()].unique().numel() == 2 * 31 * 1024 - 1  # both zeros are one
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["exp", "erf", "erfc", "tanh"])
 def test_bounds(name: str) -> None:
     error, place = accuracy.worst(name, "f32", 65537)

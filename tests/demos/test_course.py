@@ -81,6 +81,7 @@ def test_solutions_pass_and_gaps_fail(lesson: Lesson, tmp_path: Path) -> None:
         assert result.hint, f"{result.name} has no hint"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("answer", WRONG, ids=lambda a: f"{a.lesson.name}-{a.why}")
 def test_a_wrong_answer_is_explained(answer: WrongAnswer, tmp_path: Path) -> None:
     failed = answer.graded(tmp_path)
@@ -112,7 +113,7 @@ def test_triton_kernels_are_graded_by_the_interpreter(tmp_path: Path) -> None:
 def test_each_exercise_has_three_wrong_answers() -> None:
     page = (ROOM / "wrong_answers.md").read_text(encoding="utf-8")
     for answer in wrong_answers():
-        assert f"| {answer.lesson.name} | {answer.why} |" in page, "run tests/course_wrong.py"
+        assert f"| {answer.lesson.name} | {answer.why} |" in page, "run tests/demos/course_wrong.py"
     assert [name for name in NAMES if len(ANSWERS[name]) < 3] == []
 
 

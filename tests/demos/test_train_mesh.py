@@ -12,7 +12,8 @@ from stack.demos.train_mesh import story
 @pytest.mark.parametrize(
     "names",
     [
-        ["DP1 x TP2 + SP", "PP2 1f1b x DP1"],
+        ["DP1 x TP2 + SP"],
+        pytest.param(["PP2 1f1b x DP1"], marks=pytest.mark.slow),
         pytest.param(["FSDP", "JAX DP1 x CP2 ring"], marks=pytest.mark.slow),
     ],
     ids=" and ".join,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
-from sweeps import in_turn
 
 import stack.plugins as plugins
 from stack.explore.lowering import Settings, capture
@@ -57,7 +58,8 @@ def test_folds_and_kernels_are_told_apart(backend: str, machine: str) -> None:
     assert found["%e"].kind in ("kernel", "recomputation")
 
 
-@pytest.mark.parametrize(("demo", "machine"), in_turn(DEMOS, BACKENDS))
+@pytest.mark.each
+@pytest.mark.parametrize(("demo", "machine"), product(DEMOS, BACKENDS))
 def test_every_node_of_a_demo_ends_somewhere(
     demo: tuple[str, str], machine: tuple[str, str]
 ) -> None:

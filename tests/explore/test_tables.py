@@ -295,6 +295,7 @@ def test_no_colours_in_files(
 # ---- commands
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "command",

@@ -23,8 +23,6 @@ from stack.ir.ops import OPS
 from stack.ir.tensor_ops import BINARY, COMPARE, TENSOR_OPS, UNARY
 from stack.ir.types import DType, dtype_of
 
-# the last test asks what all others have run
-pytestmark = pytest.mark.xdist_group("every_op")
 warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
 b = Builder()
 FLOATS = ("f16", "bf16", "f32", "f64")

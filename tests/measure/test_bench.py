@@ -39,6 +39,12 @@ def program(tmp_path: Path) -> str:
     return f"{path}:make"
 
 
+@pytest.fixture
+def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring what a machine can do takes seconds."""
+    monkeypatch.setattr(benches, "measure_ceilings", lambda quick: CEILINGS)
+
+
 def entry(system: str, ms: float | None, ours: bool = False, limit: float | None = None) -> Any:
     row = dict.fromkeys(COLUMNS)
     row.update(row="C1", case={"seq": 1}, system=system, ms=ms, spread=0.01, is_ours=ours)
@@ -107,6 +113,7 @@ def test_a_row_is_told_as_soon_as_it_is_measured() -> None:
     assert line_of(rows[2:]) == "  no times"
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_an_interrupt_keeps_the_rows_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(found: Bench, case: Case, *_: Any) -> None:
         if case.case["n"] == 2:
@@ -114,7 +121,6 @@ def test_an_interrupt_keeps_the_rows_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         found.rows += [entry("stack-mlir", 2.0, True), entry("xla", 3.0)]
 
     monkeypatch.setattr(benches, "_run_rows", measured)
-    monkeypatch.setattr(benches, "measure_ceilings", lambda *_: CEILINGS)
     said: list[str] = []
     cases = [Case("C3", {"n": n}, "made up", {}) for n in (1, 2, 3)]
     found = bench(cases, say=said.append)
@@ -255,10 +261,10 @@ def test_bench_of_a_program(
     assert "<svg" in picture.read_text()
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_pipelines_of_ours_are_systems_of_one_run(
-    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stack.measure.bench.measure_ceilings", lambda quick: CEILINGS)
     both = ("default", "default,-fuse")
     argv = ["bench", program, "--with", "", "--quick", "--rounds", "5", "--json"]
     assert main([*argv, *(word for passes in both for word in ("--passes", passes))]) == 0
@@ -268,7 +274,7 @@ def test_pipelines_of_ours_are_systems_of_one_run(
     assert main(["bench", "gpu", "--passes", "default"]) == 2
 
 
-@pytest.mark.usefixtures("third_party")
+@pytest.mark.usefixtures("third_party", "known_ceilings")
 def test_a_system_that_fails_keeps_its_row(program: str) -> None:
     case = Case("X", {"n": 1}, program, {"width": 16}, peers="wrongpeer,crashpeer")
     found = bench([case], rounds=5, quick=True)
@@ -277,11 +283,11 @@ def test_a_system_that_fails_keeps_its_row(program: str) -> None:
     assert found.exit_code == 1
 
 
+@pytest.mark.usefixtures("known_ceilings")
 @pytest.mark.parametrize(("ir_only", "ways"), [((), ["ir", "native"]), (("eager",), ["ir"])])
 def test_a_way_that_is_the_same_is_left_out(
-    ir_only: tuple[str, ...], ways: list[str], program: str, monkeypatch: pytest.MonkeyPatch
+    ir_only: tuple[str, ...], ways: list[str], program: str
 ) -> None:
-    monkeypatch.setattr("stack.measure.bench.measure_ceilings", lambda quick: CEILINGS)
     case = Case("X", {"n": 1}, program, {"width": 16}, peers="eager", ir_only=ir_only)
     found = bench([case], rounds=5, quick=True)
     assert [r["system"] for r in found.rows] == ["stack-mlir", *(f"eager/{way}" for way in ways)]
@@ -319,6 +325,7 @@ def test_suites_and_programs_are_told_apart(capsys: pytest.CaptureFixture[str]) 
     assert main(["bench", "net.py:f", "--rows", "C1"]) == 2
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_a_spent_budget_names_what_it_left_out() -> None:
     found = bench(cpu_cases(quick=True), budget=-1.0, quick=True)
     assert not found.rows

@@ -214,6 +214,7 @@ def entries(reply: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {e["system"]: e for e in reply["entries"]}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -236,6 +237,7 @@ def test_a_case_times_and_checks_all_that_can_run(name: str, options: dict[str, 
         assert found["liger"]["ms"] is None
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("model", ["llama3-8b", "bert", "moe", "mamba2"])
 def test_blocks_run_forward(model: str) -> None:
     found = entries(run("stack.demos.gpu_blocks:block", "eager", model=model, device="cpu", **TINY))

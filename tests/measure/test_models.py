@@ -94,6 +94,7 @@ def test_an_element_type_that_a_program_is_not_written_for_is_refused() -> None:
         suite.program("gpt2", device="cuda", dtype="f32")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["mobilenet", "gru", "distilbert"])
 def test_a_program_of_torch_has_all_gradients(name: str) -> None:
     made = suite.program(name, train=True)
@@ -179,7 +180,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "stack_test_net:net"
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_program_is_compiled_checked_and_timed_in_its_process(net: str, train: bool) -> None:
     case = Case("M1", {"model": "net"}, net, {"train": train}, "torch", peers="eager")
     shown: list[str] = []
@@ -197,6 +198,7 @@ def test_a_program_is_compiled_checked_and_timed_in_its_process(net: str, train:
     assert json.dumps(found.as_dict())
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_does_not_take_the_run_down(
     net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +213,12 @@ def test_a_program_that_hangs_does_not_take_the_run_down(
     assert net_row["ms"] > 0
     assert "no message for 30 seconds" in slow["note"]
     assert found.exit_code == 1
+
+
+def test_a_process_that_says_nothing_is_ended() -> None:
+    with pytest.raises(ProcessLost, match="no message for"):
+        worker = Worker(lambda _: None, module="stack.measure.model_worker", patience=0.1)
+        worker.tell({})
 
 
 def test_a_process_that_takes_too_much_memory_is_ended() -> None:

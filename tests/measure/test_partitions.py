@@ -39,6 +39,7 @@ def check(case: ShardingCase) -> None:
     assert found.sent <= case.reach * KIB
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", cases(False), ids=lambda case: case.name)
 def test_sends_what_is_to_be_reached(case: ShardingCase) -> None:
     """Not more than XLA, and all ranks together have the value of the whole program."""

@@ -1,8 +1,8 @@
 """Runs kernels of hosted operators in Triton's interpreter, which must be chosen before import.
 
 Prints a JSON object: the name of a case to its largest error against double precision, of the
-kernel alone, and of a program of the triton backend that calls it: of both types with --all, else
-of one of them in turn.
+kernel alone, and of a program of the triton backend that calls it: each of both types with --all,
+else one in f32 and one in f16.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ def main() -> None:
                 if kernel.why_not(types, attributes):
                     continue
                 name = f"{case} {dtype}"
-                found[name] = error(kernel(*args, **attributes), exact)
-                if every or dtype is DTYPES[number % 2]:
+                is_alone = dtype is DTYPES[number % 2]
+                if every or is_alone:
+                    found[name] = error(kernel(*args, **attributes), exact)
+                if every or not is_alone:
                     found[f"{name} compiled"] = error(compiled(case, args), exact)
     case = next(c for c in CASES if c.name == "loss.linear_cross_entropy")
     args = [torch.from_numpy(a) for a in case.arrays("float16")]
@@ -93,7 +95,7 @@ def strong_gates() -> dict[str, float]:
     """Gates that no single exponent can undo, beside some that forget nothing."""
     generator = torch.Generator().manual_seed(0)
     q, k, v, gate, first = (
-        torch.randn(1, 2, *s, generator=generator, dtype=torch.double)
+        torch.randn(1, 1, *s, generator=generator, dtype=torch.double)
         for s in ((150, 20), (150, 20), (150, 18), (150, 20), (20, 18))
     )
     found: dict[str, float] = {}

@@ -195,6 +195,7 @@ KINDS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "none"])
 def test_frequencies_are_those_of_transformers(kind: str) -> None:
     pytest.importorskip("torch")

@@ -63,6 +63,7 @@ KINDS = [(name, torch.float32) for name in cases(torch.float32)] + [
 ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "dtype"), KINDS, ids=str)
 def test_what_sees_nothing_is_zero(name: str, dtype: Any) -> None:
     made, operands, hidden = cases(dtype)[name]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from hosted_cases import CASES, SMALL, Case
-from sweeps import in_turn
 
 jax = pytest.importorskip("jax")
 
@@ -39,8 +39,8 @@ def call(case: Case) -> Any:
     return lambda *xs: case.op(*xs, **case.attributes)
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize(("case", "is_jitted"), in_turn(CASES, (True, False)), ids=str)
+@pytest.mark.every(11)
+@pytest.mark.parametrize(("case", "is_jitted"), product(CASES, (True, False)), ids=str)
 def test_values_inside_of_jit(case: Case, is_jitted: bool) -> None:
     expected = case.op(*case.arrays("float32"), **case.attributes)
     run = jax.jit(call(case)) if is_jitted else call(case)
@@ -67,7 +67,7 @@ def of_floats(case: Case) -> tuple[Any, list[Any]]:
     return run, [held[i] for i in floats]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     if not case.has_derivative:
@@ -80,7 +80,7 @@ def test_derivatives(case: Case) -> None:
     check_grads(run if is_short else jax.jit(run), floats, order, modes, atol=3e-2, rtol=3e-2)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives_inside_of_jit(case: Case) -> None:
     """XLA may compute one value twice there, rounded differently: no test may require equality."""

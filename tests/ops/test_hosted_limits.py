@@ -80,6 +80,7 @@ def first_of(case: Case, rest: list[Any], x: Any) -> Any:
     return case.op(x, *rest, **case.attributes)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("case", "place"), LIMITED)
 def test_jax_refuses_also_within_derivatives(case: Case, place: int) -> None:
     jax = pytest.importorskip("jax")

@@ -97,6 +97,7 @@ def along_a_line(run: Any, held: list[Any]) -> Any:
     return line
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     if not case.has_derivative:
@@ -144,6 +145,7 @@ def test_our_compiler_takes_it_whole(case: Case) -> None:
     assert is_fused != (case.name in ALONE), [(k.name, k.ops) for k in holding]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", SMALL)
 def test_calls_and_gradients_through_our_backend(case: Case) -> None:
     held, run = tensors(case, "float32", grad=True), program(case)

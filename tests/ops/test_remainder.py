@@ -52,6 +52,7 @@ def same(found: Any, want: np.ndarray) -> None:
     np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(want[known]))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("declared", [pairs, numbers], ids=lambda d: d.name)
 def test_signs_are_numpys(declared: Any, kind: str) -> None:

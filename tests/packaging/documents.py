@@ -18,6 +18,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -120,9 +121,12 @@ def read(command: str) -> None:
         assert importlib.util.find_spec(argv[1]) is not None, command
 
 
+_parser = cache(build_parser)
+
+
 def _read_stackc(argv: list[str]) -> None:
     """A whole command parses; of one that is only named the name and the options exist."""
-    parser = build_parser()
+    parser = _parser()
     (actions,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     command = actions[argv[0]]
     try:

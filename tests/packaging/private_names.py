@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -25,6 +25,7 @@ class Use:
 
     Attributes:
         kind: `name` for a dotted name of a framework, `attribute` for an attribute of an object,
+            `lookup` for one that `getattr` or `hasattr` asks for,
             `operator` for an operator in `torch.ops`, whose names are those that graphs have,
             `known` for an attribute in `KNOWN_ATTRIBUTES`, `mock` for `unittest.mock`.
     """
@@ -44,28 +45,33 @@ def uses_in(text: str, own: frozenset[str] = frozenset()) -> list[Use]:
     Args:
         own: private names that the project defines itself; as attributes they do not count.
     """
-    return sorted(set(_uses(ast.parse(text), own)), key=lambda use: (use.line, use.name))
+    return _without(own, _uses(list(ast.walk(ast.parse(text)))))
 
 
-def _uses(tree: ast.Module, own: frozenset[str]) -> Iterator[Use]:
+def _without(own: frozenset[str], uses: Iterable[Use]) -> list[Use]:
+    others = {use for use in uses if use.kind != "attribute" or use.name not in own}
+    return sorted(others, key=lambda use: (use.line, use.name))
+
+
+def _uses(nodes: list[ast.AST]) -> Iterator[Use]:
     known: dict[str, str] = {}  # local names of things of a framework
     inner: set[int] = set()  # attributes that a longer dotted name contains
-    for node in ast.walk(tree):
+    for node in nodes:
         for local, name in _imported(node):
             if _is_of_framework(name) and any(map(is_private, name.split("."))):
                 yield Use(node.lineno, name, "name")  # pyright: ignore[reportAttributeAccessIssue]
             if name.partition(".")[0] == "unittest" and "mock" in name:
                 yield Use(node.lineno, name, "mock")  # pyright: ignore[reportAttributeAccessIssue]
             known[local] = name if local != name.partition(".")[0] else local
-    for node in ast.walk(tree):
+    for node in nodes:
         for local, name in _assigned(node, known):
             known[local] = name
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if _TEXT.match(node.value) and any(map(is_private, node.value.split("."))):
                 yield Use(node.lineno, node.value, "name")
         elif isinstance(node, ast.Call) and (named := _attribute_by_name(node)):
-            yield Use(node.lineno, named, "attribute")
+            yield Use(node.lineno, named, "lookup")
         if not isinstance(node, ast.Attribute) or id(node) in inner:
             continue
         head, *parts = chain(node)
@@ -84,7 +90,7 @@ def _uses(tree: ast.Module, own: frozenset[str]) -> Iterator[Use]:
                 continue
             if part in KNOWN_ATTRIBUTES:
                 yield Use(node.lineno, part, "known")
-            elif is_private(part) and part not in own | _OTHERS:
+            elif is_private(part) and part not in _OTHERS:
                 yield Use(node.lineno, part, "attribute")
 
 
@@ -133,33 +139,31 @@ def _attributes(node: ast.expr) -> Iterator[ast.Attribute]:
         node = node.value
 
 
-@cache
-def own_names() -> frozenset[str]:
-    """Private names that the project defines: functions, classes, attributes, methods."""
-    found: set[str] = set()
-    for path in files():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                    found.add(name)
-                case ast.Attribute(attr=name, ctx=ast.Store(), value=ast.Name(id="self")):
-                    found.add(name)
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    found.add(name)
-                case _:
-                    pass
-    return frozenset(filter(is_private, found))
+def _own_names(nodes: list[ast.AST]) -> Iterator[str]:
+    """Private names that a file defines: functions, classes, attributes, methods."""
+    for node in nodes:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store(), value=ast.Name(id="self")):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case _:
+                pass
 
 
 @cache
 def all_uses() -> dict[str, list[Use]]:
     """The uses of each file of the product, by its path below the repository."""
     found: dict[str, list[Use]] = {}
+    own: set[str] = set()
     for path in files():
-        uses = uses_in(path.read_text(encoding="utf-8"), own_names())
-        if uses:
-            found[path.relative_to(ROOT).as_posix()] = uses
-    return found
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        found[path.relative_to(ROOT).as_posix()] = list(_uses(nodes))
+        own.update(filter(is_private, _own_names(nodes)))
+    judged = {file: _without(frozenset(own), uses) for file, uses in found.items()}
+    return {file: uses for file, uses in judged.items() if uses}
 
 
 def report() -> str:
@@ -169,7 +173,7 @@ def report() -> str:
         lines.append(f"{len(uses):4} {file}")
         lines += (f"       {use.line}: {use.kind} {use.name}" for use in uses)
     total = [u for uses in all_uses().values() for u in uses]
-    for kind in ("name", "attribute", "operator", "known", "mock"):
+    for kind in ("name", "attribute", "lookup", "operator", "known", "mock"):
         count = sum(u.kind == kind for u in total)
         holding = sum(any(u.kind == kind for u in uses) for uses in all_uses().values())
         lines.append(f"{count:4} uses of kind {kind} in {holding} files")

@@ -40,6 +40,7 @@ def test_commands_read(path: Path) -> None:
 LONG = ("demos/course/lessons/lesson_03_fusion.py",)  # ten seconds
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(p, marks=[pytest.mark.slow] if name(p) in LONG else []) for p in FOLLOWED],

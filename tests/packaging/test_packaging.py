@@ -326,7 +326,6 @@ print(json.dumps(found))
     return found
 
 
-@pytest.mark.xdist_group("wheel")
 def test_wheel_holds_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {n for n in archive.namelist() if n.startswith("stack/")}
@@ -335,7 +334,6 @@ def test_wheel_holds_every_file(wheel: Path) -> None:
     assert held == expected, "files other than .py are listed in tool.setuptools.package-data"
 
 
-@pytest.mark.xdist_group("wheel")
 def test_wheel_installs_one_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         tops = {n.split("/")[0] for n in archive.namelist()}
@@ -343,7 +341,6 @@ def test_wheel_installs_one_name(wheel: Path) -> None:
     assert len(tops) == 2
 
 
-@pytest.mark.xdist_group("wheel")
 def test_wheel_says_how_it_is_licensed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
@@ -353,7 +350,6 @@ def test_wheel_says_how_it_is_licensed(wheel: Path) -> None:
     assert any(n.endswith("/licenses/LICENSE") for n in held)
 
 
-@pytest.mark.xdist_group("wheel")
 @pytest.mark.parametrize("module", MODULES)
 def test_module_imports_from_the_wheel(module: str, imported: dict[str, dict[str, str]]) -> None:
     result = imported[module]

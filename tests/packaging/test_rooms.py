@@ -15,7 +15,8 @@ import stack.plugins as plugins
 from stack.rewrite.pipeline import Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("passes", "passes/streaming", "frontends")
+SLOW = pytest.mark.slow  # a process for each command: seconds
+ROOMS = ("passes", *(pytest.param(room, marks=SLOW) for room in ("passes/streaming", "frontends")))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OURS = ("mlir", "triton", "cuda")
 

@@ -31,7 +31,7 @@ def write_entry_points(tree: Path, project: Path) -> None:
     """Writes the entry points of a pyproject.toml into a tree, as pip does beside the packages."""
     text = (project / "pyproject.toml").read_text(encoding="utf-8")
     info = tree / "stack_compiler-0.dist-info"
-    info.mkdir()
+    info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stack-compiler\nVersion: 0\n")
     lines: list[str] = []
     for group, points in tomllib.loads(text)["project"]["entry-points"].items():
@@ -39,24 +39,32 @@ def write_entry_points(tree: Path, project: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-@pytest.fixture(scope="module", params=REASONS)
+@pytest.fixture(
+    scope="module",
+    params=["absent", pytest.param("half installed", marks=pytest.mark.slow), "raising"],
+)
 def way(request: pytest.FixtureRequest) -> str:
     """The reason why wings cannot be used."""
     return request.param
 
 
 @pytest.fixture(scope="module")
-def found(way: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of the core, whose byte code all ways share."""
+    return write_core(tmp_path_factory.mktemp("core") / "tree")
+
+
+@pytest.fixture(scope="module")
+def found(way: str, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of `without_wings`, run on a core without wings."""
     pytest.importorskip("torch_mlir")
-    folder = tmp_path_factory.mktemp("core")
-    tree = write_core(folder / "tree")
+    folder = tmp_path_factory.mktemp("run")
     write_entry_points(tree, tree if way == "absent" else ROOT)
-    for door in DOORS if way == "raising" else ():
+    for door in DOORS if way == "raising" else ():  # the last way
         (tree / door).parent.mkdir(exist_ok=True)
         (tree / door).write_text("raise RuntimeError('out of order')\n")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "without_wings.py"), str(tree)],
+        [sys.executable, str(ROOT / "tests/packaging/without_wings.py"), str(tree)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(tree), "STACK_CACHE_DIR": str(folder / "cache")},
         capture_output=True,

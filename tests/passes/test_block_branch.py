@@ -60,6 +60,7 @@ SELECTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", BRANCHES)
 def test_comparisons_of_places(name: str, rng: np.random.Generator) -> None:
     func = check(masked(BRANCHES[name]), drawn(rng))

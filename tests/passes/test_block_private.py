@@ -55,6 +55,7 @@ def lowered(fn: Any, x: Tensor) -> Func:
     return result
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("width", [2, 37, 64, 601])
 @pytest.mark.parametrize("fn", [layer, variance, skewness], ids=lambda f: f.__name__)

@@ -70,6 +70,7 @@ def loads(nodes: list[Node]) -> int:
     return sum(int(np.prod(n.shape)) for n in nodes if n.op == "load" and n.shape)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 @pytest.mark.parametrize("width", [2, 31, 64, 601])
 @pytest.mark.parametrize("fn", [layer, softmax, third], ids=lambda f: f.__name__)

@@ -41,7 +41,7 @@ def test_programs(name: str, rng: np.random.Generator) -> None:
     check(PROGRAMS[name], [torch.from_numpy(a) for a in inputs(name, rng)])
 
 
-@pytest.mark.every(2)
+@pytest.mark.each
 @pytest.mark.parametrize("seq", [1, 37, 130])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:
@@ -62,6 +62,7 @@ def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:
     assert bool(limited(func)) == (name in SKIPPING and seq > 64)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["causal", "window", "full", "sigmoid"])
 def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
@@ -75,6 +76,7 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
 # ---- what is left out
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", list(LIMITS))
 @pytest.mark.parametrize(("rows", "columns"), [(90, 197), (256, 128)])
 def test_comparisons_of_positions_limit_the_loop(
@@ -219,6 +221,7 @@ def test_each_warp_has_rows_of_its_own(rows: int, dtype: str, width: int, tiles:
     assert found > 3
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rows", range(512, 528))
 def test_sums_of_shared_weights_are_one_stream(rows: int) -> None:
     """However its nodes lie in memory, by which sets of them are in order."""

@@ -230,6 +230,7 @@ PROGRAMS: dict[str, tuple[Callable[[Builder, Node], Node], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_with_conditions(name: str, rng: np.random.Generator) -> None:
     pytest.importorskip("torch_mlir")

@@ -61,6 +61,7 @@ def work(kernel: Node) -> Counter[str]:
     return Counter(f"{n.op.rstrip('2')} {n.type}" for n in found)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_work(name: str) -> None:
     stream = stream_of(name, 256, 64)
@@ -73,6 +74,7 @@ def test_work(name: str) -> None:
     assert len(products) == (4 if name == "differential" else 2)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_values(name: str) -> None:
     func = around(stream_of(name, 80, 16))

@@ -85,6 +85,7 @@ def test_kept(name: str) -> None:
     assert Pipeline("split_reductions").run(program, target=as_cpu(None)).func is program
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (2, 129, 31), (64, 31, 65)])
 def test_flattened_products(shape: tuple[int, ...], dtype: str) -> None:

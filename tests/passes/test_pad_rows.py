@@ -33,6 +33,7 @@ def padded(func: Func) -> Func:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("axis", ["k", "m", "n"])
 def test_a_ragged_operand_is_copied_to_whole_words(axis: str, rng: np.random.Generator) -> None:
     func = product(axis, 515)

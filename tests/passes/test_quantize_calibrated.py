@@ -62,6 +62,7 @@ def off(func: stack.Func) -> float:
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("scheme", "calibrate", "share"),
     [

@@ -161,6 +161,7 @@ def test_products_of_infinities(dtype: str) -> None:
         assert any(m is not None for m in made) is is_made
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_passes_alone(seed: int) -> None:
     through_every_pass(random_program(1000 + seed, small=True))

@@ -48,6 +48,7 @@ def repeated(func: Func) -> int:
     return sum(any(n.op == "loop" for n in b.blocks[0].nodes) for b in loops(func, "branch"))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", list(LIMITS))
 @pytest.mark.parametrize("form", [masked, added])
 def test_tiles_are_left_out(form: Callable[..., Any], name: str, rng: np.random.Generator) -> None:

@@ -88,6 +88,7 @@ def arrays(rng: np.random.Generator, batch: int = 2) -> list[Tensor]:
     return [q, k, v, normal(rng, 3) * 3]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_one_pass(program: Program, batch: int, rng: np.random.Generator) -> None:
@@ -105,6 +106,7 @@ def test_running_values_in_tiles(program: Program, rng: np.random.Generator) -> 
     check_tiles(func, [array_of(a) for a in args], wide(program, args), 1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("shift", [-1e4, -200.0, 200.0, 1e4, -np.inf])
 @pytest.mark.parametrize("program", [last, away, bounded])
 def test_far_from_the_row(program: Program, shift: float, rng: np.random.Generator) -> None:

@@ -44,6 +44,7 @@ def assert_results(made: Func, program: Callable[..., Any], args: list[Tensor]) 
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(largest))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [*DOT_PROGRAMS, *(n for n in ROW_PROGRAMS if n not in LONG)])
 def test_programs(name: str, rng: np.random.Generator) -> None:
     """As tensors and as kernels; 17 and 40 places are parts of 16 with a rest."""

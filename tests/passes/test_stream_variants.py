@@ -36,7 +36,7 @@ def captured(framework: str, name: str, arrays: list[np.ndarray]) -> Any:
     return stack.trace(PROGRAMS[name], *arrays)
 
 
-@pytest.mark.every(2)
+@pytest.mark.each
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("name", [*DOT_PROGRAMS, *ROW_PROGRAMS])
 def test_one_pass_with_the_right_values(
@@ -90,6 +90,7 @@ def test_masks_of_whole_rows_and_tiles(framework: str, rng: np.random.Generator)
         check_tiles(func, [x], reference(name, [x]), 1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("extent", [2, 3, 37, 1000])
 @pytest.mark.parametrize("name", ["softmax", "lse", "layer", "entropy", "variance"])
 def test_large_offsets(name: str, extent: int, rng: np.random.Generator) -> None:

@@ -303,6 +303,7 @@ def _programs(kind: type[Target]) -> tuple[tuple[str, Func], ...]:
 PRINTED = {"launch", "fetch"}  # what the printer of mlir reads
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("kind", "number"), [(k, n) for k in (Gpu, Cpu) for n in numbers_of(k)], ids=str
 )

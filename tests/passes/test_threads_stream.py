@@ -36,7 +36,7 @@ def check(
     return func
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [*ROW_PROGRAMS, *DOT_PROGRAMS])
 def test_programs(name: str, rng: np.random.Generator) -> None:
     from stream_torch import PROGRAMS

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from stream_harness import prepared, streamed
 from stream_variants import HIDDEN, masked, normal, variant_inputs
-from sweeps import in_turn
 
 import stack
 from stack.ir import Func, Node, parse, verify
@@ -46,8 +46,9 @@ def in_panels(stream: Node, keys: int) -> Node:
     return stream.rebuilt(attrs={**stream.attrs, **schedule})
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
-    ("name", "step"), in_turn(["causal", "gqa", "bias", "differential"], [0, 16, 50])
+    ("name", "step"), product(["causal", "gqa", "bias", "differential"], [0, 16, 50])
 )
 def test_both_levels_agree(name: str, step: int, rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS

@@ -73,6 +73,7 @@ def test_values_of_batches_are_the_same() -> None:
 SIZES = ((64, 128, 96), (67, 133, 101), (1, 8, 8), (8, 8, 1))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "dtype, sizes",
     [

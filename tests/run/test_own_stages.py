@@ -40,6 +40,7 @@ def again(func: Func) -> Func:
     return parse(str(func), {d.digest: d.array for d in large_constants([func]).values()})
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("backend", ["mlir", "triton", "cuda"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_stages_lower_to_what_they_lowered_to(backend: str, name: str) -> None:
@@ -56,6 +57,7 @@ def test_stages_lower_to_what_they_lowered_to(backend: str, name: str) -> None:
             assert found is func, stage
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("stage", ["fused", "tiled", "loop"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_stages_run_again(name: str, stage: str) -> None:

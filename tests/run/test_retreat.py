@@ -106,6 +106,7 @@ def test_a_group_is_split_where_it_is_refused_whole(name: str) -> None:
     assert parse(run["retreat"].text) is run["retreat"].func
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["mlir", "triton", "cuda"])
 @pytest.mark.parametrize("make", [chain, product, attention])
 def test_a_library_does_what_no_kernel_may(name: str, make: Callable[[], Func]) -> None:

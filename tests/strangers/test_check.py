@@ -98,6 +98,7 @@ def scaled_gradient(name: str, factor: float, module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["first.weight", "first.bias", "norm.weight", "last.bias"])
 @pytest.mark.parametrize("factor", [0.0, 1.001, -1.0])
 def test_wrong_gradients(name: str, factor: float) -> None:
@@ -139,6 +140,7 @@ def test_a_run_of_eager_that_goes_another_way_allows_nothing(gone: int) -> None:
     assert not check(small, "small", Kinked).trained
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("factor", [0.0, float("inf"), float("nan")])
 def test_nothing_that_moves(factor: float) -> None:
     class Still(TorchProgram):

@@ -24,7 +24,7 @@ from stack.testing.rules.named import rules_named
 
 HERE = Path(__file__).parent
 SLIPS = HERE.parent / "faults/slips.py"
-FILE = HERE.parent / "wrong_rules.py"
+FILE = HERE / "wrong_rules.py"
 
 
 def differs(rule: Rule, exact: bool = False) -> tuple[float, ...]:

@@ -88,6 +88,7 @@ def test_long_products_of_f32_round_little(
     assert np.sqrt((errors**2).mean()) < 6
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rung", list(RUNGS))
 def test_every_rung_of_the_ladder(rung: str, rng: np.random.Generator, tmp_path: Path) -> None:
     rule, first, second = RULE, (33, 264), (264, 24)
@@ -170,6 +171,7 @@ def test_a_missing_wait_shows(
         assert_near(found, einsum(rule, *arrays), "bf16")
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounded", "excess precision"])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_precision_between_ops(
@@ -191,6 +193,7 @@ SPECIALIZED = (
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("steps", SPECIALIZED)
 def test_specialized_loops(steps: str, rng: np.random.Generator, tmp_path: Path) -> None:
     text = """func @f(%x: f32[4, 17], %y: f32[4, 17]) -> (f32[4, 34]) at tensor {
@@ -204,6 +207,7 @@ def test_specialized_loops(steps: str, rng: np.random.Generator, tmp_path: Path)
     np.testing.assert_array_equal(found, np.concatenate(arrays, 1))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["u8", "i8", "u16", "i16", "u32"])
 def test_masked_loads_of_integers(dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
     """Neighbours are loaded together; masked lanes are 0."""

@@ -130,6 +130,7 @@ def test_epilogues(build: Build, shapes: list[Shape], dtype: str) -> None:
     assert compiled(gpu_kernel(epilogue_of(build, shapes, dtype))).stack == 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rung", list(RUNGS))
 def test_every_rung_keeps_its_sums_in_registers(rung: str) -> None:
     group = product_of("m k, k n -> m n", (1024, 1024), (1024, 1024), "bf16")

@@ -73,6 +73,7 @@ def reference(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return out.transpose(stored(list(range(out.ndim)), at))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("form", range(len(FORMS)))
 @pytest.mark.parametrize("name", LAST)

@@ -59,6 +59,7 @@ def error(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).abs().max() / exact.abs().max())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_more_than_twice_eager(name: str) -> None:
     program, args = PROGRAMS[name]

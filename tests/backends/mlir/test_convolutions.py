@@ -137,6 +137,7 @@ LONE: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", LONE)
 def test_a_lone_convolution_is_generated(name: str) -> None:
     """With channels second, a library also has to transpose image and result."""
@@ -189,6 +190,7 @@ def test_zeros_make_up_tiles(name: str) -> None:
     assert (got_wild.isfinite() == expected_wild.isfinite()).all()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_taps_of_single_channels_are_summed(stride: int, dtype: Any) -> None:

@@ -11,6 +11,7 @@ import stack
 torch = pytest.importorskip("torch")
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("shape", [(2, 64, 96), (2, 33, 65), (1, 17, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "float64"])
 def test_turned(dtype: str, shape: tuple[int, ...]) -> None:
@@ -25,7 +26,7 @@ def test_turned(dtype: str, shape: tuple[int, ...]) -> None:
     assert torch.equal(compiled(x), turned(x))
 
 
-@pytest.mark.every(7)
+@pytest.mark.each
 @pytest.mark.parametrize("rows", [2, 3, 5, 8, 15, 31])
 @pytest.mark.parametrize("columns", [2, 3, 16, 65])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "float64"])

@@ -58,6 +58,7 @@ def native(kernel: Node, arrays: list[np.ndarray], shape: Shape, dtype: type) ->
     return out
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("rule", "first", "second"), SHAPES)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_dot(rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator) -> None:

@@ -87,6 +87,7 @@ SEVERAL: list[tuple[str, Shape, Shape]] = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["bf16", "i8", "f16", "f32"])
 @pytest.mark.parametrize(("rule", "first", "second"), SEVERAL)
 def test_orders_of_contracted_axes(
@@ -207,6 +208,7 @@ FEW_ROWS: list[tuple[str, Shape, Shape]] = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
 @pytest.mark.parametrize(("rule", "first", "second"), FEW_ROWS)
 def test_few_rows(

@@ -116,7 +116,7 @@ SAMPLE: list[tuple[Callable[..., Any], list[Spec]]] = [
 ]
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("build", "specs"), SAMPLE, ids=lambda c: getattr(c, "__name__", None) or str(c[0][0])
 )

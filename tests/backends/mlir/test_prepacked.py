@@ -74,6 +74,7 @@ def check(rule: str, first: Shape, second: Shape, dtype: str, cpu: Cpu) -> None:
     np.testing.assert_array_equal(found, want)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
 @pytest.mark.parametrize(("rule", "first", "second"), CASES)
 def test_vectors(rule: str, first: Shape, second: Shape, dtype: str) -> None:

@@ -50,6 +50,7 @@ def moves(n: int, short: str) -> Func:
     return b.func("main", [x, y], results)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("short", ["bf16", "f16"])
 @pytest.mark.parametrize("name", CPUS)
 def test_llvm_has_code_for_vectors_of_any_length(name: str, short: str) -> None:
@@ -62,6 +63,7 @@ def test_llvm_has_code_for_vectors_of_any_length(name: str, short: str) -> None:
             jit.compile_object(text)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_programs(seed: int) -> None:
     program = short_program(seed)

@@ -34,7 +34,7 @@ def drawn(kind: str, shape: tuple[int, ...]) -> Any:
     return x.to(dtype)
 
 
-@pytest.mark.every(5)
+@pytest.mark.each
 @pytest.mark.parametrize(("kind", "largest", "shaped"), product(KINDS, (False, True), SHAPES))
 def test_topk_keeps_the_order_of_equals(
     kind: str, largest: bool, shaped: tuple[Shape, int]
@@ -98,7 +98,7 @@ def test_equals_keep_their_order(
         torch.set_num_threads(before)
 
 
-@pytest.mark.every(5)
+@pytest.mark.each
 @pytest.mark.parametrize(("kind", "shaped"), product(KINDS, LARGER))
 def test_one_place_of_an_order_is_the_first_of_its_equals(
     kind: str, shaped: tuple[Shape, int]
@@ -116,7 +116,7 @@ def test_one_place_of_an_order_is_the_first_of_its_equals(
         torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.every(5)
+@pytest.mark.each
 @pytest.mark.parametrize(("kind", "shaped"), product(KINDS, SHAPES))
 def test_medians(kind: str, shaped: tuple[Shape, int]) -> None:
     """A nan is the median, the first of several."""

@@ -30,6 +30,7 @@ def drawn(func: Func, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2 if p.dtype.kind == "b" else 9, p.shape).astype(p.dtype.numpy)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64", "i8", "bool"])
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 8, 9])
 def test_values(dtype: str, step: int, rng: np.random.Generator) -> None:
@@ -50,6 +51,7 @@ def backwards(dtype: str, rows: int, lanes: int, step: int) -> Func:
     return func_of(build, [(dtype, rows, lanes * step)])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64", "i8", "bool", "i64"])
 @pytest.mark.parametrize("step", [1, 2, 3, 9])
 def test_values_of_lanes_that_go_backwards(dtype: str, step: int, rng: np.random.Generator) -> None:

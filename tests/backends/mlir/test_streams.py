@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from stream_harness import prepared, streamed
 from stream_inputs import DOT_PROGRAMS, inputs
 from stream_variants import HIDDEN, KEPT, LIMITS, VARIANTS, masked, normal, variant_inputs
-from sweeps import in_turn
 
 import stack
 from stack.ir import Func
@@ -53,15 +53,17 @@ def _array(a: Tensor) -> np.ndarray:
     return (a.float() if a.dtype == torch.bfloat16 else a).numpy()
 
 
-@pytest.mark.parametrize(("name", "sizes"), in_turn(VARIANTS, [(37, 16), (130, 17), (200, 64)]))
+@pytest.mark.each
+@pytest.mark.parametrize(("name", "sizes"), product(VARIANTS, [(37, 16), (130, 17), (200, 64)]))
 def test_variants(name: str, sizes: tuple[int, int], rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS as PROGRAMS
 
     check(PROGRAMS[name], variant_inputs(name, rng, *sizes))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
-    ("name", "dtype"), in_turn(["causal", "window", "full", "sigmoid"], ["bfloat16", "float16"])
+    ("name", "dtype"), product(["causal", "window", "full", "sigmoid"], ["bfloat16", "float16"])
 )
 def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS as PROGRAMS
@@ -71,13 +73,15 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
     check(PROGRAMS[name], args, 2e-2 if dtype == "bfloat16" else 3e-3, kernels=None)
 
 
-@pytest.mark.parametrize(("name", "sizes"), in_turn(LIMITS, [(90, 197), (256, 128)]))
+@pytest.mark.each
+@pytest.mark.parametrize(("name", "sizes"), product(LIMITS, [(90, 197), (256, 128)]))
 def test_limits(name: str, sizes: tuple[int, int], rng: np.random.Generator) -> None:
     rows, columns = sizes
     args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
     check(masked(LIMITS[name]), args)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["lower", "window", "half a sum", "columns alone"])
 def test_large_numbers_limit_the_loop(name: str, rng: np.random.Generator) -> None:
     """Rows that are hidden take the mean over all columns: panels that were left out count."""
@@ -108,12 +112,14 @@ def test_an_element_and_each_row(rng: np.random.Generator) -> None:
     check(program, [normal(rng, 2, 300, 16) for _ in range(3)])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", list(KEPT))
 def test_what_may_not_be_left_out(name: str, rng: np.random.Generator) -> None:
     hide, fill = KEPT[name]
     check(masked(hide, fill), [normal(rng, 2, 130, 16) for _ in range(3)])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keys", [2, 127, 128, 129, 1000])
 def test_numbers_of_keys(keys: int, rng: np.random.Generator) -> None:
     check(masked(lambda i, j: j > i + 500), [normal(rng, 3, n, 24) for n in (65, keys, keys)])
@@ -185,6 +191,7 @@ def test_the_price_decides(rng: np.random.Generator) -> None:
     assert cost(1024, 64, full, torch.bfloat16)  # the CPU has an instruction for it
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", DOT_PROGRAMS)
 def test_programs_agree_whatever_is_chosen(name: str, rng: np.random.Generator) -> None:
     from stream_torch import PROGRAMS

@@ -39,6 +39,7 @@ def norm(x: Any, _: Any) -> Any:
     return y
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("tail", ["mask", "peel"])
 @pytest.mark.parametrize("program", [logs, softmax, loss, norm])
 def test_rows(program: Any, tail: str) -> None:
@@ -48,6 +49,7 @@ def test_rows(program: Any, tail: str) -> None:
     torch.testing.assert_close(made(*args), program(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("program", [logs, softmax, loss, norm])
 @pytest.mark.parametrize("size", [7, 1003, 2500])
 def test_rows_by_the_policy(program: Any, size: int) -> None:

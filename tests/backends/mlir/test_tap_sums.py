@@ -45,7 +45,7 @@ def compiled_with(module: Any, x: Any, target: str | None) -> tuple[Any, Any, An
     return compiled, got.double(), expected
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize("target", [None, "avx2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)

@@ -26,7 +26,8 @@ def repeated(x: Any) -> Any:
     return lax.while_loop(lambda c: c[1] < 5, lambda c: (c[0] * 2 + x.sum(), c[1] + 1), (x, 0))
 
 
-@pytest.mark.parametrize("program", [scanned, pytest.param(repeated, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [scanned, repeated])
 def test_inductor_compiles_loops_of_jax(program: Callable[..., Any]) -> None:
     call = stack.compile(program, X, backend="inductor")
     for got, want in zip(*map(jax.tree.leaves, (call(X), program(X))), strict=True):

@@ -40,6 +40,7 @@ def native(name: str, captured: Captured, options: dict[str, Any]) -> Executable
     return peer.native(captured, options)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize(("model", "frontend"), PROGRAMS)
 def test_replay(name: str, model: str, frontend: str) -> None:

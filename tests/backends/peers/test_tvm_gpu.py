@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_attention(dtype: str) -> None:
     """A number in a tensor, such as -inf, does not widen what it is chosen against."""

@@ -26,7 +26,7 @@ def test_values(more: list[str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) > (80 if more else 30)
+    assert len(found) > (80 if more else 25)
     narrow = ("bf16", "bfloat16", "f16")
     wrong = {
         name: worst

@@ -103,6 +103,7 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives_around_it_are_those_of_the_function(name: str) -> None:
     x = drawn(2, 3)
@@ -214,6 +215,7 @@ def sieve_and_solve(x: Any) -> Any:
 FLOWS = [branches, searches, nested, until, switches, sieve, table, jax.grad(kinks)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_nested_control_flow_is_one_call(flow: Any) -> None:
     x = drawn(9) / 9
@@ -362,6 +364,7 @@ def test_a_code_generator_without_custom_calls_says_so(monkeypatch: pytest.Monke
         stack.jit(lambda x: x + 1, options={"cache": False})(drawn(3))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("count", [1, 5, 299])
 def test_the_largest_elements_in_the_order_of_jax(count: int) -> None:
     bits = RNG.integers(0, 2**32, (7, 300), dtype=np.uint32)

@@ -22,6 +22,7 @@ CASES = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     groups, images, step, holes, gaps = CASES[name]

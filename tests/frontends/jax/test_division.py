@@ -15,6 +15,7 @@ from jax import lax
 import stack
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "fn", [lax.div, lax.rem, jnp.floor_divide, jnp.remainder], ids=lambda f: f.__name__
 )

@@ -96,6 +96,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_effects_happen_in_order_at_each_call(name: str) -> None:
     fn = CASES[name]

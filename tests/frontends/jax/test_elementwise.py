@@ -63,7 +63,7 @@ def draw(shape: Any, dtype: str, low: float = -9, high: float = 9) -> Any:
     return jnp.asarray(RNG.uniform(low, high, shape), dtype)
 
 
-@pytest.mark.every(2)
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str, dtype: str) -> None:
@@ -74,17 +74,20 @@ def test_unary(name: str, dtype: str) -> None:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [n for n in UNARY if n not in ("tan", "sin", "cos")])
 def test_unary_special_values(name: str) -> None:
     check(getattr(lax, name), jnp.asarray(SPECIAL, jnp.float32), tolerance=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1,), (4, 3)])
 @pytest.mark.parametrize("name", ["exp", "neg", "erfc", "round", "cbrt"])
 def test_unary_shapes(name: str, shape: tuple[int, ...]) -> None:
     check(getattr(lax, name), draw(shape, "float32"), tolerance=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min", "pow", "rem", "atan2"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_binary_floats(name: str, dtype: str) -> None:
@@ -92,7 +95,7 @@ def test_binary_floats(name: str, dtype: str) -> None:
     check(getattr(lax, name), draw((4, 3), dtype, low, 4), draw((4, 3), dtype, low, 4))
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "div", "max", "min", "rem", "and", "or", "xor"]
 )
@@ -116,6 +119,7 @@ def test_binary_special_values(name: str) -> None:
     check(getattr(lax, name), jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool", "bfloat16"])
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
 def test_comparisons(name: str, dtype: str) -> None:
@@ -129,6 +133,7 @@ def test_axes_of_size_one_repeat(shapes: Any) -> None:
     check(lambda x, y: jnp.where(x > y, x + y, x * y), *(draw(s, "float32") for s in shapes))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "uint32"])
 @pytest.mark.parametrize("name", ["shift_left", "shift_right_logical", "shift_right_arithmetic"])
 def test_shifts(name: str, dtype: str) -> None:
@@ -173,13 +178,14 @@ def test_clamp_and_select() -> None:
 ALL = ["float32", "float16", "bfloat16", "int8", "int32", "uint8", "uint32", "bool"]
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize("source", ALL)
 @pytest.mark.parametrize("target", ALL)
 def test_convert(source: str, target: str) -> None:
     check(lambda x: lax.convert_element_type(x, target), draw((20,), source, 0, 9))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("source", FLOATS)
 @pytest.mark.parametrize("target", INTS)
 def test_floats_that_no_integer_is(source: str, target: str) -> None:

@@ -55,7 +55,7 @@ GATHERS = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.each
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", GATHERS)
 def test_gather(name: str, mode: str) -> None:
@@ -68,6 +68,7 @@ def test_gather(name: str, mode: str) -> None:
     check(fn, draw(*shape), indices(index_shape, -3, 9))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
 def test_gather_fill_values(dtype: str) -> None:
     x = draw(5).astype(dtype)
@@ -75,6 +76,7 @@ def test_gather_fill_values(dtype: str) -> None:
     check(lambda x, i: x.at[i].get(mode="fill", fill_value=1), x, jnp.array([0, 7, -2]))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "uint32"])
 def test_index_types(dtype: str) -> None:
     i = jnp.asarray([0, 3, 100, 2], dtype)
@@ -112,7 +114,7 @@ SCATTERS = {
 KINDS = ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"]
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize("mode", ["clip", "fill", _slow("promise_in_bounds")])
 @pytest.mark.parametrize("kind", [*KINDS[:2], *map(_slow, KINDS[2:])])
 @pytest.mark.parametrize("name", SCATTERS)
@@ -135,6 +137,7 @@ def test_into_nothing(mode: str) -> None:
     check(lambda x, i: x.at[:, i].set(1, mode=mode), draw(3, 0), i)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 def test_at(dtype: str) -> None:
     x = draw(5, 6).astype(dtype)
@@ -148,6 +151,7 @@ def test_at(dtype: str) -> None:
     check(lambda x: x.at[1, 1].apply(jnp.abs), x, opaque=["jax:scatter"], replay_too=False)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("starts", [(0, 0), (2, 3), (-4, 90), (3, 0)])
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 3), (5, 2), (5, 6), (1, 6), (0, 2)])
 def test_dynamic_slice(starts: Any, sizes: Any) -> None:
@@ -156,6 +160,7 @@ def test_dynamic_slice(starts: Any, sizes: Any) -> None:
     check(lambda x: lax.dynamic_slice(x, starts, sizes), x)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("starts", [(0, 0), (2, 3), (-4, 90), (3, 0)])
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 3), (5, 2), (5, 6), (1, 6), (0, 2)])
 def test_dynamic_update_slice(starts: Any, sizes: Any) -> None:
@@ -234,6 +239,7 @@ def test_gradients_of_reads_out_of_range(mode: str) -> None:
     check(lambda x: x.at[BEYOND].add(2 - 1j, mode=mode), x + 2j)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("k", [3, 5, 10])
 def test_top_k_is_in_total_order(dtype: str, k: int) -> None:

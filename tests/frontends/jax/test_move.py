@@ -18,6 +18,7 @@ def draw(*shape: int, dtype: str = "float32") -> Any:
     return jnp.asarray(RNG.standard_normal(shape), dtype)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
 def test_reshape_transpose_squeeze(dtype: str) -> None:
     x = draw(2, 3, 4).astype(dtype)
@@ -78,6 +79,7 @@ def test_python_indexing() -> None:
         check(fn, x)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "config",
     [

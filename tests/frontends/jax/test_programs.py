@@ -38,6 +38,7 @@ def test_a_partial_has_the_name_of_its_function() -> None:
     np.testing.assert_allclose(func.interpret(np.asarray(X)), np.asarray(X) ** 3, rtol=1e-5)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("counts", [(1, 2, 3), (0, 6, 0), (2, 0, 1)], ids=str)
 def test_ragged_products(counts: tuple[int, ...]) -> None:
     """Rows in groups, and the gradients by the rows and by the matrices."""

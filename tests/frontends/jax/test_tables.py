@@ -88,6 +88,7 @@ def test_loops_over_tables(step: Step, n: int, rng: np.random.Generator) -> None
         assert text.count("updates=") == text.count('"scatter"]'), text
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "bfloat16"])
 @pytest.mark.parametrize("n", [100, 128])
 def test_scans_collect_scalars_in_place(dtype: str, n: int) -> None:
@@ -115,6 +116,7 @@ RULES = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", ["int32", "int8", "uint32"])
 def test_updates_outside_are_dropped(rule: Any, dtype: str, rng: np.random.Generator) -> None:

@@ -65,11 +65,13 @@ def nested(x: Any, n: Any) -> Any:
 FLOWS = [branch, choice, until, times, running, backward, nested]
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_vmap_of_both(flow: Any) -> None:
     agree(jax.vmap(flow), X, N)
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_vmap_of_the_data_alone(flow: Any) -> None:
     agree(jax.vmap(flow, in_axes=(1, None), out_axes=-1), X.T, jnp.int32(2))
@@ -81,12 +83,14 @@ def test_vmap_of_the_count_alone(flow: Any) -> None:
     agree(jax.vmap(flow, in_axes=(None, 0)), X[0], N)
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_vmap_of_vmap(flow: Any) -> None:
     inner = jax.vmap(flow, in_axes=(None, 0))
     agree(jax.vmap(inner, in_axes=(0, None)), X, N)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_no_lanes(flow: Any) -> None:
     agree(jax.vmap(flow), X[:0], N[:0])
@@ -202,6 +206,7 @@ def test_odd_shapes(wide: None, dtype: str, shape: tuple[int, ...]) -> None:
     agree(fn, filled(dtype, shape), tolerance=loose(dtype))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
 def test_limits_of_integers(wide: None, dtype: str) -> None:
     info = jnp.iinfo(dtype)
@@ -209,6 +214,7 @@ def test_limits_of_integers(wide: None, dtype: str) -> None:
     agree(lambda x: (x + 1, x - 1, x * x, -x, abs(x), x.sum(), x.max(), x.astype("float64")), x)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_numbers_that_are_not_finite(wide: None, dtype: str) -> None:
     x = jnp.array([jnp.nan, jnp.inf, -jnp.inf, -0.0, 1.0], dtype)

@@ -36,7 +36,7 @@ def pulled(kind: str, *window: Any) -> Callable[[Any], Any]:
     return fn
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize("name", ROWS)
 def test_windows_with_nan_and_infinities(name: str, kind: str) -> None:
@@ -44,6 +44,7 @@ def test_windows_with_nan_and_infinities(name: str, kind: str) -> None:
         check(pulled(kind, (taps,), (stride,), padding), jnp.array(ROWS[name]))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("kind", POOLS)
 def test_planes_with_nan(kind: str, dtype: str) -> None:
@@ -70,6 +71,7 @@ def test_windows_of_one_element_with_padding(stride: int, padding: Any, kind: st
     check(pulled(kind, (1,), (stride,), padding), jnp.arange(1.0, 9.0))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("window", [((1, 1), (1, 1)), ((2, 1), (2, 1)), ((1, 1), (2, 2))])
 def test_axes_without_a_window_with_padding(window: Any) -> None:
     x = jnp.arange(1.0, 17.0).reshape(4, 4)

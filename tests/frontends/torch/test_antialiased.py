@@ -26,7 +26,7 @@ def resized(x: torch.Tensor, mode: str, corners: bool, **to: Any) -> torch.Tenso
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("corners", [False, True])
-@pytest.mark.every(2)
+@pytest.mark.each
 @pytest.mark.parametrize(("size", "to"), SIZES)
 def test_values_and_gradients(mode: str, corners: bool, size: Any, to: Any) -> None:
     x = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)

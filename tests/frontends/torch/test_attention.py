@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
-from sweeps import in_turn
 from torch import Tensor
 
 import stack
@@ -82,6 +82,7 @@ def kernels(func: stack.Func) -> list[list[str]]:
     return sorted(sorted(op for op in ops if op in heavy) for ops in inner)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["causal", "bool", "float", "grouped", "repeated"])
 def test_kernels_are_those_of_what_is_written_out(name: str) -> None:
     own, plain, given = own_and_written(name)
@@ -163,7 +164,8 @@ def run(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), args)]
 
 
-@pytest.mark.parametrize(("name", "kind"), in_turn(CASES, (torch.float32, torch.bfloat16)))
+@pytest.mark.every(5)
+@pytest.mark.parametrize(("name", "kind"), product(CASES, (torch.float32, torch.bfloat16)))
 def test_values_and_gradients(name: str, kind: torch.dtype) -> None:
     fn, given = case(name, kind)
     mine = run(torch.compile(fn, backend="stack"), given)

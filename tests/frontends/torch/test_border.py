@@ -89,7 +89,7 @@ LAYOUTS: dict[str, Callable[[int, int], torch.Tensor]] = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize(("program", "name", "dynamic"), product(PROGRAMS, ENTRIES, (False, True)))
 def test_memory(program: str, name: str, dynamic: bool) -> None:
     fn = PROGRAMS[program]
@@ -101,7 +101,7 @@ def test_memory(program: str, name: str, dynamic: bool) -> None:
         assert not difference(mine, world(fn, copied([x], False), False)), (layout, sizes)
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("program", "layout", "name"),
     product(OF_ALL_LAYOUTS, LAYOUTS, ENTRIES),
@@ -113,6 +113,7 @@ def test_memory_of_all_layouts(program: str, layout: str, name: str) -> None:
     assert not difference(mine, world(PROGRAMS[program], copied([x], False), False))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize(
     "program", ["T", "clone", "cat of one", "chunk of a sum", "strided", "expand", "twice", "half"]
@@ -145,7 +146,7 @@ def written_past_a_view(
     return y + x.sum()
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("program", "name", "dynamic"), product(PAST_A_VIEW, ENTRIES, (False, True))
 )
@@ -165,6 +166,7 @@ OF_OVERLAPPING: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("program", OF_OVERLAPPING)
 def test_gradients_of_strides_of_arguments_that_overlap(program: str, name: str) -> None:
@@ -183,7 +185,7 @@ STRETCHED: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(("program", "name", "dynamic"), product(STRETCHED, ENTRIES, (False, True)))
 def test_stretched_parts(program: str, name: str, dynamic: bool) -> None:
     made = None
@@ -246,7 +248,7 @@ def test_no_two_elements_are_stored_in_one_place() -> None:
     torch.testing.assert_close(compiled(mine), fn(eager))
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(("program", "name", "dynamic"), product(WRITTEN, ENTRIES, (False, True)))
 def test_views_of_a_written_input(program: str, name: str, dynamic: bool) -> None:
     fn = WRITTEN[program]
@@ -258,7 +260,7 @@ def test_views_of_a_written_input(program: str, name: str, dynamic: bool) -> Non
             assert not difference(world(call, mine, False), world(fn, eager, False)), layout
 
 
-@pytest.mark.every(5)
+@pytest.mark.each
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("program", ["row", "unflattened", "kept"])
@@ -300,7 +302,7 @@ OF_NUMBERS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(("program", "name", "grad"), product(OF_NUMBERS, ENTRIES, (False, True)))
 def test_numbers_of_any_sign(program: str, name: str, grad: bool) -> None:
     fn = OF_NUMBERS[program]
@@ -331,6 +333,7 @@ def test_state_that_is_given_away(name: str) -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_same_tensor_twice_and_tensors_that_overlap(name: str, dynamic: bool) -> None:
@@ -514,6 +517,7 @@ WIDTHS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("program", WIDTHS)
 def test_memory_of_an_input_as_numbers_of_another_width(program: str, name: str) -> None:

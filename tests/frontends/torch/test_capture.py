@@ -315,6 +315,7 @@ def test_norms_of_one_element_are_its_size() -> None:
     check(lambda v: torch.linalg.vector_norm(v, 0, dim=1), x, rtol=0, atol=0)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64])
 def test_integers_and_bools(dtype: torch.dtype) -> None:
     a = torch.tensor([[0, 1, 1], [1, 0, 5]]).to(dtype)

@@ -60,7 +60,7 @@ def gradients(fn: Callable[..., Any], given: Inputs) -> list[Tensor]:
     return list(torch.autograd.grad(total, args, allow_unused=True, materialize_grads=True))
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, dtype: torch.dtype) -> None:

@@ -50,6 +50,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
     """Gradients of inputs are transposed convolutions with the same weight, and vice versa."""

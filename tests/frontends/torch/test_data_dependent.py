@@ -122,6 +122,7 @@ def test_calls_agree_with_eager(name: str) -> None:
         assert coverage["fallback"] >= len(left)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["factor", "cut", "embedded", "listed"])
 def test_through_torch(name: str) -> None:
     program, calls, _ = PROGRAMS[name]
@@ -174,6 +175,7 @@ class Scaled(nn.Module):
         return self.a(x) * count + part + x[: count // 4].sum()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("make", [Masked, Routed, Scaled])
 def test_gradients_flow_through_the_parts(make: Any) -> None:
     torch.manual_seed(0)

@@ -57,6 +57,7 @@ def check(module: Any, x: Any, times: float) -> None:
         )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     module, shape = CASES[name]

@@ -34,6 +34,7 @@ def direct_of(compiled: Any) -> Any:
     return compiled.graph.direct
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("shape", [(7, 13), (1, 1), (0, 5), (3, 0)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_and_layout_are_those_of_the_long_way(shape: tuple[int, int], dtype: str) -> None:

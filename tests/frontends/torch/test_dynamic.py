@@ -56,6 +56,7 @@ def test_marked_sizes_only() -> None:
     assert captured.func.symbols[0].low == 2
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "fn",
     [
@@ -138,6 +139,7 @@ def ragged(lengths: Sequence[int], seed: int) -> torch.Tensor:
     return made.requires_grad_()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", RAGGED)
 def test_ragged_tensors(name: str) -> None:
     """Torch passes a size that is no number, which no array of ours has."""

@@ -100,6 +100,7 @@ def test_what_breaks_a_graph_is_shown(program: Program, code: str) -> None:
     assert "TORCHDYNAMO_VERBOSE" not in str(raised.value)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("program", [p for p, _ in SIZED] + [branching, listed])
 def test_through_torch_the_parts_run(program: Program) -> None:
     torch._dynamo.reset()
@@ -150,6 +151,7 @@ def given_its_own_in_steps(x: Any) -> Any:
     return x * 2
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("program", [converted, given_its_own, given_its_own_in_steps])
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_argument_may_be_given_the_memory_that_it_has(whole: bool, program: Any) -> None:

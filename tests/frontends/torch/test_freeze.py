@@ -82,6 +82,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_weight_that_changes_is_prepared_again(
     change: Callable[[Net], Any], net: Net, x: torch.Tensor

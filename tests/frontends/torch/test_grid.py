@@ -85,7 +85,7 @@ def test_gradients(places: list[tuple[float, float]], modes: list[tuple[str, str
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.every(3)
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("mode", "size"),
     [(m, (4, 5)) for m in FEW]

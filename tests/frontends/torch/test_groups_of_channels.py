@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 SHAPES = ((2, 6, 5, 3), (1, 6, 7), (3, 6), (2, 6, 2, 3, 4))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "last"])
 @pytest.mark.parametrize("is_affine", [True, False])

@@ -140,6 +140,7 @@ def tensors(result: Any) -> list[torch.Tensor]:
     return [t.detach().clone() for t in pytree.tree_leaves(result)]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("name", CASES)
 def test_an_argument_is_an_argument(name: str, entry: str) -> None:

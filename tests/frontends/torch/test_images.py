@@ -23,6 +23,7 @@ WINDOWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("rank", [2, 3])
 def test_a_window_gives_its_gradient_to_its_first_maximum(
@@ -55,6 +56,7 @@ POOLED = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", POOLED)
 def test_a_maximum_is_found_again_among_values_that_backward_computes_again(name: str) -> None:
     """Both kernels round each product and each sum: with FMA in one of them no value is equal."""
@@ -76,6 +78,7 @@ def test_a_maximum_is_found_again_among_values_that_backward_computes_again(name
     assert (found - exact).norm() <= 2 * (eager - exact).norm()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("window", [(3, 2, 1), (5, 1, 2), (2, 2, 0)])
 def test_values_are_rounded_as_eager_rounds_them(window: tuple[int, int, int]) -> None:
     x, (m, r, w, b) = torch.randn(2, 4, 19, 23), torch.randn(4, 4, 1, 1)

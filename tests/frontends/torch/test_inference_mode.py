@@ -81,6 +81,7 @@ def flags(x: Any) -> tuple[bool, bool]:
     return x.requires_grad, x.is_inference()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("module", MODULES)
 def test_values_and_flags_are_those_of_eager(module: Any, around: str) -> None:
@@ -95,6 +96,7 @@ def test_values_and_flags_are_those_of_eager(module: Any, around: str) -> None:
         torch.testing.assert_close(own.table, eager.table)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("module", [Decorated, Within, GradientsAnew])
 def test_one_object_serves_all_modes(module: Any) -> None:
     eager = module()

@@ -67,6 +67,7 @@ def test_a_call_derives_nothing() -> None:
     assert joints() == before
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("fn", [mlp, linear, several, masked, inner])
 def test_gradients_of_every_step(fn: Function) -> None:
     args = fresh()

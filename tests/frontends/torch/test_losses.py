@@ -49,6 +49,7 @@ def multilabel(x: Tensor, target: Tensor) -> list[Tensor]:
     ]
 
 
+@pytest.mark.each
 @ENTRIES
 @DTYPES
 def test_multilabel_margin_loss(entry: Program, dtype: torch.dtype) -> None:
@@ -68,6 +69,7 @@ def multiclass(x: Tensor, target: Tensor) -> list[Tensor]:
     ]
 
 
+@pytest.mark.each
 @ENTRIES
 @DTYPES
 def test_multi_margin_loss(entry: Program, dtype: torch.dtype) -> None:

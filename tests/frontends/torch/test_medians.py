@@ -11,6 +11,7 @@ import torch
 import stack
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 101])
 def test_nanmedian(dtype: torch.dtype, size: int, rng: np.random.Generator) -> None:

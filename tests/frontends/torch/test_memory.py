@@ -49,6 +49,7 @@ def inputs() -> list[Tensor]:
     return [(torch.randn(s, generator=generator) / 8).requires_grad_() for s in shapes]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layer", [by_columns, by_rows, turned])
 def test_gradients_take_the_place_of_what_was_kept(
     layer: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from stack.frontends import torch as frontend
 
 pytest.importorskip("transformers")
 EPS = 2.0**-24
-FAST = ("llama", "gpt2", "bert", "resnet")
+FAST = ("llama", "resnet")
 
 
 def params(*, fast: tuple[str, ...]) -> list[Any]:
@@ -55,7 +55,7 @@ def error(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor], *keys:
     return float(torch.stack(parts).norm())
 
 
-@pytest.mark.parametrize("backend", ["interpreter", "mlir"])
+@pytest.mark.parametrize("backend", ["mlir", pytest.param("interpreter", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", params(fast=("gpt2",)))
 def test_backward(name: str, backend: str) -> None:
     module, given = torch_models.make(name)

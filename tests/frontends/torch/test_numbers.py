@@ -34,6 +34,7 @@ def thresholds(x: Tensor) -> list[Tensor]:
     return [F.threshold(x.to(d), -1.5, 7) for d in (torch.int64, torch.int8, torch.float32)]
 
 
+@pytest.mark.each
 @ENTRIES
 @pytest.mark.parametrize("program", [progressions, thresholds])
 def test_integers_cut_fractions_first(entry: Function, program: Function) -> None:
@@ -61,6 +62,7 @@ def products(a: Tensor, v: Tensor, wide: Tensor, bias: Tensor) -> list[Tensor]:
     return made
 
 
+@pytest.mark.each
 @ENTRIES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_products_of_nan_times_zero(entry: Function, dtype: torch.dtype) -> None:
@@ -92,6 +94,7 @@ def scaled(x: Tensor, y: Tensor) -> list[Tensor]:
     ]
 
 
+@pytest.mark.each
 @HALVES
 @pytest.mark.parametrize("program", [sums, powers, scaled])
 def test_numbers_beside_16_bits_round_as_eager(program: Function, dtype: torch.dtype) -> None:
@@ -119,6 +122,7 @@ def test_draws_around_a_mean_have_its_type(entry: Function) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["hardsigmoid", "hardswish", "softplus", "gelu", "mish", "silu"])
 def test_activations_in_f64_have_no_constants_of_f32(name: str) -> None:
     fn = getattr(F, name)

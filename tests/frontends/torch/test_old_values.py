@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from mutated_programs import Compile, check, judged, random_program, run
-from sweeps import in_turn
 from torch import nn
 from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.nn.utils.parametrizations import spectral_norm
@@ -211,7 +211,8 @@ def trained(module: nn.Module, call: Any) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("name", "entry"), in_turn(MODULES, ENTRIES))
+@pytest.mark.every(5)
+@pytest.mark.parametrize(("name", "entry"), product(MODULES, ENTRIES))
 def test_gradients_are_those_of_values_before_the_write(name: str, entry: str) -> None:
     if (name, entry) == ("queue in two graphs", "stack.compile"):
         pytest.skip("the program is one graph only where its numbers are known")
@@ -243,6 +244,7 @@ def read(x: torch.Tensor, w: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return ((x * w) @ q).sum()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("fn", [copied, copied_part, read])
 def test_an_argument_that_is_written_to_before_the_backward_pass(
@@ -294,7 +296,7 @@ def by(entry: str, **options: Any) -> Compile:
     return lambda module, example: compiled(entry, module, *example, **options)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs_that_write_to_state(seed: int) -> None:
     program = random_program(seed, shared=seed % 4 == 3)

@@ -35,6 +35,7 @@ def trained(
     return [p.detach() for p in model.parameters()]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_is_native(name: str, foreach: bool) -> None:

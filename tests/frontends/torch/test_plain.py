@@ -120,6 +120,7 @@ def imported(fn: Function) -> str:
     return re.sub(r"%\w+", "%", text) if fn in WRITE else text  # names of ops that are gone
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("fn", PLAIN, ids=lambda f: f.__name__)
 @torch.no_grad()
 def test_ops_are_those_that_autograd_would_trace(
@@ -131,6 +132,7 @@ def test_ops_are_those_that_autograd_would_trace(
     assert plain == imported(fn)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("fn", [*PLAIN, shared_view, *OTHERS], ids=lambda f: f.__name__)
 @torch.no_grad()
 def test_calls_leave_behind_what_eager_does(fn: Function, told: list[bool]) -> None:

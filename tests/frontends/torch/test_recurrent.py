@@ -19,6 +19,7 @@ LAYERS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "rnn": (nn.RNN, {}),
     "relu": (nn.RNN, {"nonlinearity": "relu", "bias": False}),
     "gru": (nn.GRU, {}),
+    "gru, both ways": (nn.GRU, {"bidirectional": True}),
     "gru, all": (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}),
     "lstm": (nn.LSTM, {"bias": False}),
     "lstm, all": (nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 3}),
@@ -55,7 +56,13 @@ def check_native() -> None:
     assert all(not c["fallback"] for c in coverages)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+def sampled(*quick: str) -> Any:
+    """All layers; those that are not named run in the sweep."""
+    names = [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in LAYERS]
+    return pytest.mark.parametrize("name", names)
+
+
+@sampled("rnn", "lstm")
 def test_layers_and_their_gradients(name: str) -> None:
     module, x = layer(name)
     call = torch.compile(module, backend="stack", options={"backend": "interpreter"})
@@ -64,7 +71,7 @@ def test_layers_and_their_gradients(name: str) -> None:
     check_native()
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm, all"])
+@sampled("gru, both ways")
 def test_layers_as_compiled(name: str) -> None:
     module, x = layer(name, torch.float32)
     call = stack.compile(module, x)
@@ -104,6 +111,7 @@ def test_packed_sequences_are_refused() -> None:
 # ---- encoders
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 def test_encoder_layers(mask: str, norm_first: bool) -> None:
@@ -136,6 +144,7 @@ def test_encoders_and_transformers() -> None:
             torch.testing.assert_close(call(*args), module(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("needs", [False, True])
 def test_multi_head_attention(needs: bool, average: bool) -> None:

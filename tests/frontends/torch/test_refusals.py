@@ -43,6 +43,7 @@ REFUSED: dict[str, tuple[Program, Tensor]] = {
 }
 
 
+@pytest.mark.each
 @ENTRIES
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_raises_its_text(entry: Program, name: str) -> None:
@@ -104,6 +105,7 @@ def spread(x: Tensor) -> Tensor:
     return torch.normal(x, x - 0.1).sum()
 
 
+@pytest.mark.each
 @ENTRIES
 @pytest.mark.parametrize("grad", [False, True], ids=["forward", "grad"])
 @pytest.mark.parametrize(

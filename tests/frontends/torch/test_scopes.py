@@ -74,6 +74,7 @@ def scope(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return by_exec(names.get(request.param))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("target", ["Model", "square", "configured", "partial"])
 def test_values_and_changes_of_globals(scope: dict[str, Any], target: str) -> None:
     found = scope[target]

@@ -14,6 +14,7 @@ Tensor = torch.Tensor
 LIMITS = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 8, 17, 1000])
 def test_positions(dtype: torch.dtype, size: int, rng: np.random.Generator) -> None:
@@ -31,6 +32,7 @@ def test_positions(dtype: torch.dtype, size: int, rng: np.random.Generator) -> N
     assert (left.dtype, right.dtype) == (torch.int64, torch.int32)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("last", [1, 6, 70])
 def test_steps_are_those_of_eager(side: str, last: int, rng: np.random.Generator) -> None:

@@ -80,6 +80,7 @@ def agree(compiled: Any, module: Block, x: torch.Tensor) -> None:
     torch.testing.assert_close(dict(module.named_buffers()), dict(twin.named_buffers()))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_captured_again(change: str) -> None:
     module, compiled, x = made()
@@ -91,6 +92,7 @@ def test_a_change_is_captured_again(change: str) -> None:
     assert len(compiled.graphs) == 2
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("write", WRITES)
 def test_what_is_written_in_place_needs_no_capture(write: str) -> None:
     module, compiled, x = made()

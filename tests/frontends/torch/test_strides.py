@@ -59,6 +59,7 @@ def near(found: Any, wanted: Any, dtype: Any) -> None:
     torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_values_in_every_call(layout: str) -> None:
     x = LAYOUTS[layout]()

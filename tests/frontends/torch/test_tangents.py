@@ -18,6 +18,7 @@ def curve(x: torch.Tensor) -> torch.Tensor:
     return x.sin() * x
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("called", [False, True])
 def test_a_tangent_is_not_lost(whole: bool, called: bool) -> None:

@@ -97,6 +97,7 @@ def equal(found: Any, wanted: Any) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["stack", "dynamo"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -29,6 +29,7 @@ def gradients(call: Any, v: Tensor, g: Tensor, dim: int) -> list[Tensor]:
     return [made.detach(), v.grad, g.grad]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("shape", "dim"), CASES)
 def test_gradients(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:

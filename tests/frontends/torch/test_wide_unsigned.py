@@ -32,6 +32,7 @@ def test_binary(name: str) -> None:
     check(one(lambda b, x, y: b.op(name, [x, y]), type_, type_), PAIRS[:, 0], PAIRS[:, 1])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["div", "rem"])
 @pytest.mark.parametrize("by", EDGES)
 def test_division_by_a_constant(name: str, by: int) -> None:
@@ -63,6 +64,7 @@ LINE_OPS: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", LINE_OPS)
 def test_lines(name: str) -> None:
     check(one(LINE_OPS[name], tensor("u64", 4, 9)), LINES)

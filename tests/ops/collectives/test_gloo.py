@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,13 @@ from gloo_ranks import compare, misuse  # noqa: E402
 
 from stack.ops.collectives import ALGORITHMS  # noqa: E402
 
+# A server imports torch once, and each rank is its fork.
+multiprocessing.set_forkserver_preload(["torch.distributed", "stack.ops.norm"])
+
+
+def start(work: Callable[..., None], args: tuple[Any, ...], ranks: int, join: bool = True) -> Any:
+    return mp.start_processes(work, args, ranks, join=join, start_method="forkserver")
+
 
 @pytest.mark.parametrize(
     "ranks", [pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)]
@@ -20,10 +30,7 @@ from stack.ops.collectives import ALGORITHMS  # noqa: E402
 def test_results_are_those_of_torch_and_norms_of_sums_those_of_numpy(
     ranks: int, tmp_path: Path
 ) -> None:
-    names = sorted(ALGORITHMS)
-    mp.start_processes(
-        compare, (ranks, str(tmp_path / "store"), names), ranks, start_method="spawn"
-    )
+    start(compare, (ranks, str(tmp_path / "store"), sorted(ALGORITHMS)), ranks)
 
 
 SAID = {
@@ -41,7 +48,7 @@ def test_a_rank_that_does_something_else_is_named_and_nobody_hangs(
     kinds: list[str], tmp_path: Path
 ) -> None:
     args = (3, str(tmp_path / "store"), kinds, str(tmp_path))
-    context = mp.start_processes(misuse, args, 3, join=False, start_method="spawn")
+    context = start(misuse, args, 3, join=False)
     for process in context.processes:
         process.join(600)  # ends a hang, and leaves a loaded machine its time
         assert process.exitcode is not None, "a rank hangs"

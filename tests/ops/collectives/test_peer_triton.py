@@ -50,6 +50,7 @@ def _paths() -> list[str]:
     return [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("kernel", "constants", "dtype"),
     [

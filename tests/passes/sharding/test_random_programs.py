@@ -28,6 +28,7 @@ def check(seed: int, counts: Counter[str]) -> None:
     counts["cases"] += 1
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("block", range(3))
 def test_parts_equal_the_whole(block: int) -> None:
     counts: Counter[str] = Counter()

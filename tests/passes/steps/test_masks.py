@@ -63,6 +63,7 @@ def limited(kernel: Node, kind: str = "serial") -> int:
     return sum(bool(loop.attrs.get("limited")) for loop in loops)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("sizes", [(10, 11), (8, 8), (3, 17)])
 @pytest.mark.parametrize("name", LIMITS)
 def test_rows_under_masks_of_positions(name: str, sizes: tuple[int, int]) -> None:

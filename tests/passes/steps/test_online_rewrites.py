@@ -54,6 +54,7 @@ LISTS = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("program", ["softmax", "sums"])
 @pytest.mark.parametrize("text", LISTS)
 def test_rows_of_infinities_and_nan(text: str, program: str) -> None:

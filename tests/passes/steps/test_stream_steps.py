@@ -242,12 +242,12 @@ def test_a_sum_of_scaled_rows_is_no_tile() -> None:
 
 
 def test_an_instruction_reads_pairs() -> None:
-    """16 columns of 16 rows of q become 8 columns of pairs."""
+    """4 columns of 16 rows of q become 2 columns of pairs."""
     steps = "vectorize j; fission r c into=s; stage_mem p0 c; register_tile s vdpbf16ps"
-    kernel = nest(attention(16, 12, 16, "bf16"), "block r")
+    kernel = nest(attention(16, 3, 4, "bf16"), "block r")
     made = run_steps(kernel, parse_steps(steps), as_cpu(load("amx")))
     (dot,) = (n for n in made.blocks[0].all_nodes if is_contraction(n))
-    assert [str(a.type) for a in dot.args] == ["bf16<12x8x2>", "bf16<8x16x2>"]
+    assert [str(a.type) for a in dot.args] == ["bf16<3x2x2>", "bf16<2x16x2>"]
     same(kernel, made)
 
 

@@ -1,6 +1,6 @@
 """Wrong answers to the exercises of the course, and the report that a student gets for each.
 
-    python tests/course_wrong.py > demos/course/wrong_answers.md
+    python tests/demos/course_wrong.py > demos/course/wrong_answers.md
 
 A wrong answer is the solution with one text replaced: course_wrong.toml lists them, and
 tests/demos/test_course.py grades them all.
@@ -59,7 +59,7 @@ def wrong_answers() -> Iterator[WrongAnswer]:
 def rows() -> Iterator[str]:
     """The page: for each wrong answer the first check that it fails."""
     yield "# Wrong answers, and the reports that students get\n"
-    yield "Written by `tests/course_wrong.py`; a second wrong try shows a hint as well.\n"
+    yield "Written by `tests/demos/course_wrong.py`; a second wrong try shows a hint as well.\n"
     yield "| lesson | wrong answer | input | expected | got |"
     yield "|---|---|---|---|---|"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,6 @@
-"""Writes a copy of the tree without the wings, ready to install: `python tests/core_alone.py DIR`.
+"""Writes a copy of the tree without the wings, ready to install.
+
+    python tests/packaging/core_alone.py DIR
 
 `--lines` prints the files and lines of the core and of each wing instead.
 """
@@ -14,7 +16,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("backends", "demos", "frontends", "ops", "passes")
 FOLDERS = ("stack", *LINKED)
 # What each wing consists of: folders, and files beside those of the core.

@@ -33,15 +33,38 @@ WINGS = {
     ),
     "bench": (
         "stack/measure",
+        "stack/tune",
         "stack/commands/bench.py",
         "stack/commands/compare.py",
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
     ),
+    "calls": (
+        "stack/calls",
+        "frontends/torch/compile",
+        "frontends/torch/program",
+        "frontends/torch/training",
+        "frontends/jax/compile",
+        "frontends/jax/replay",
+        "backends/calls",
+        "passes/exchange.py",
+        "passes/freeze.py",
+        "passes/partition.py",
+        "passes/training",
+    ),
     "course": ("demos", "stack/mini.py"),
     "files": ("frontends/files",),
-    "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),
-    "rules": ("stack/testing/rules", "stack/commands/check_rule.py"),
+    "ops": (
+        "ops",
+        "stack/hosted",
+        "frontends/torch/hosted",
+        "frontends/jax/hosted",
+        "passes/hosted.py",
+        "passes/quantize.py",
+        "passes/quantizing",
+    ),
     "report": ("stack/report", "stack/commands/report.py"),
+    "faults": ("stack/faults", "stack/commands/faults.py"),
+    "testing": ("stack/testing", "stack/commands/check_rule.py", "stack/commands/new.py"),
 }
 
 

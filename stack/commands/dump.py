@@ -13,7 +13,6 @@ import numpy as np
 import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.bisect import bisect
 from stack.explore.check import check_stages
 from stack.explore.determinism import check_draws
 from stack.explore.diff import without_lines
@@ -29,19 +28,17 @@ from stack.explore.lowering import (
     record_of,
 )
 from stack.explore.memory import memory_peak
-from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import STAGE, KernelSteps, check_steps, refuse_long, stepped
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud, filled
-from stack.explore.training import train_runs
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import SCHEMA, Run
 from stack.run.targets import target_of
-from stack.wings import wing
+from stack.wings import missing, wing
 
 TEXT = """
     Compile a program and show every stage that it goes through.
@@ -135,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
     if args.graph:
-        write_graph(record.func(args.to or "imported"), Path(args.graph))
+        wing("report").write_graph(record.func(args.to or "imported"), Path(args.graph))
         common.progress(f"wrote {args.graph}")
     manifest = record.manifest()
     kernels = _steps(record, backend, settings) if args.steps and not args.json else []
@@ -166,8 +163,11 @@ def run(args: argparse.Namespace) -> int:
     if is_wrong:
         imported = record["imported"].func
         assert imported is not None
-        culprit = bisect(imported, *all_stages(imported, settings), given=given)
-        print(culprit or "no single pass is wrong")
+        if missing("faults"):
+            print("the wing 'faults' would name the first wrong pass")
+        else:
+            culprit = wing("faults").bisect(imported, *all_stages(imported, settings), given=given)
+            print(culprit or "no single pass is wrong")
     return int(is_wrong)
 
 
@@ -251,7 +251,7 @@ def _run_training(args: argparse.Namespace, target: CommandTarget) -> int:
     """Shows every graph of a training step; with -o, writes each to its own folder."""
     if args.to or args.profile:
         raise UsageError("--train shows whole graphs: leave out --to and --profile")
-    found = train_runs(target, common.settings_of(args))
+    found: dict[str, Run] = wing("calls").train_runs(target, common.settings_of(args))
     for name, record in found.items():
         if args.output:
             folder = _folder(args.output)

@@ -13,9 +13,8 @@ import stack.plugins as plugins
 from stack.commands import common
 from stack.commands.opt import read
 from stack.errors import UsageError
-from stack.explore.first_nan import first_nan_of
 from stack.explore.kernel_text import resume, run_of
-from stack.explore.lowering import Settings, capture, graph_of
+from stack.explore.lowering import Settings, capture, captured_program
 from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.saved_run import load_run
 from stack.explore.steps import same_run
@@ -191,7 +190,7 @@ def _run_first_nan(args: argparse.Namespace, file: str) -> int:
         )
     common.check_frontend(args.frontend)
     target = resolve(file, args.frontend, args.input)
-    found = first_nan_of(target, Settings(args.backend), args.first_inf, args.seed)
+    found = wing("faults").first_nan_of(target, Settings(args.backend), args.first_inf, args.seed)
     if args.json:
         common.print_json({"schema": "stack.first-nan/1", **asdict(found)})
     else:
@@ -265,11 +264,11 @@ def runner(
         made = executable_from(func, stage, backend)
         return lambda inputs: results_of(made, func, inputs)
     target, settings = IRText(func.name, func), Settings(backend)
-    graph = graph_of(*capture(target, settings), target, settings)
+    program = captured_program(*capture(target, settings), target, settings)
 
     def run(inputs: Arrays) -> list[np.ndarray]:
         ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
-        results = graph.executable_for(ready).run(ready)
+        results = program.executable_for(ready).run(ready)
         return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
 
     return run

@@ -1,4 +1,4 @@
 """Gradients: the joint graph and its partition, the delayed backward pass, saved tensors.
 
-Imports the rooms `tracing`, `program`, `importer` and `tensors`.
+A part of the wing `calls`. Imports the rooms `tracing`, `program`, `importer` and `tensors`.
 """

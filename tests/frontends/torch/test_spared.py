@@ -13,8 +13,8 @@ import stack
 
 torch = pytest.importorskip("torch")
 
-from stack.frontends.torch.program.calls import TorchCaptured  # noqa: E402
-from stack.frontends.torch.tracing.aot_autograd import aot_compiled  # noqa: E402
+from stack.frontends.torch.capture.calls import TorchCaptured  # noqa: E402
+from stack.frontends.torch.compile.aot_autograd import aot_compiled  # noqa: E402
 
 FRESH = """
 import sys, torch, stack

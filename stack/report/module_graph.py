@@ -7,14 +7,14 @@ from itertools import takewhile
 from pathlib import Path
 
 from stack.errors import UsageError
-from stack.explore.graph_dot import dot_text
-from stack.explore.graph_model_explorer import model_explorer_text
-from stack.explore.viewed_graph import Edge, ViewedGraph, ViewedNode
 from stack.ir.data import Data, scalar_text
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline
 from stack.ir.printer import attr_text
 from stack.ir.traits import is_item, maker, place_of
+from stack.report.graph_dot import dot_text
+from stack.report.graph_model_explorer import model_explorer_text
+from stack.report.viewed_graph import Edge, ViewedGraph, ViewedNode
 from stack.run.backend import module_paths, source_lines
 
 # by the suffix of the file

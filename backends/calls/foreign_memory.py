@@ -14,7 +14,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.foreign import Value, value_of
 
-from .plan import ALIGNMENT
+from ..runtime.plan import ALIGNMENT
 
 Place = tuple[int, int]
 

@@ -17,10 +17,10 @@ from typing import Any
 from stack.run.backend import CallLayout, Direct
 from stack.run.cache import Cache
 
+from ..mlir import elf, jit, threads, workers
 from ..runtime.program import BlockProgram
 from ..runtime.steps import KernelStep, RuntimeStep
 from ..runtime.values import RuntimeValue, Table
-from . import elf, jit, threads, workers
 from .native_call_text import SYMBOL, TEXT
 
 Copy = tuple[int, int, int]  # target array, source array, bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stack.explore.viewed_graph import ViewedGraph, ViewedNode
+from stack.report.viewed_graph import ViewedGraph, ViewedNode
 
 
 def model_explorer_text(graph: ViewedGraph) -> str:

@@ -20,13 +20,12 @@ from jax import lax
 from jax.core import ShapedArray
 
 from stack.frontends.jax.lax.lowering import jax_dtype
-from stack.frontends.jax.replay.hosted import call_kernel
 from stack.frontends.jax.replay.space import JaxSpace
-from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.interpreter import evaluate_node
 from stack.ir.node import Block, Node
 from stack.ir.traits import behind, is_item
 from stack.run.foreign import ForeignCall, ForeignSteps, Value, value_of
+from stack.wings import part
 
 Array = Any
 
@@ -125,7 +124,8 @@ class _Replay:
         if node.op == "custom":
             device = "cpu" if self.steps.platform == "cpu" else "cuda"
             types = [ShapedArray(t.shape, jax_dtype(t.dtype)) for t in node.types]
-            return call_kernel(kernel_of(node, device), types, args, attributes_of(node))
+            kernel, attributes = part("ops", "kernel-call")(node, device)
+            return part("ops", "jax-kernel")(kernel, types, args, attributes)
         made = evaluate_node(node, dict(zip(node.args, args)), self.space)
         return made if isinstance(made, tuple) else (made,)
 
@@ -151,8 +151,8 @@ def _in_bytes(dtype: Any) -> Any:
 def _parts(block: Block, steps: ForeignSteps) -> Iterator[tuple[bool, list[Node]]]:
     """Yields the executing nodes of a block in sequences; True for those that are custom calls."""
     nodes = [n for n in block.nodes if _executes(n)]
-    for takes, part in groupby(nodes, steps.takes):
-        yield takes, list(part)
+    for takes, group in groupby(nodes, steps.takes):
+        yield takes, list(group)
 
 
 def _executes(node: Node) -> bool:

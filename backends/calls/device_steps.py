@@ -22,16 +22,16 @@ from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.foreign import ForeignCall, Value, value_of
 
+from ..device.driver import check, driver
+from ..device.launch import LoadedKernel
+from ..device.torch_device import TorchDevice
 from ..runtime.device import Bound, DeviceKernel, Fill
-from ..runtime.foreign_memory import ForeignMemory, Place, bytes_of
 from ..runtime.program import BlockProgram
 from ..runtime.steps import OnArrays
 from ..runtime.values import Table
 from .counted_loops import CountedLoop, counted_loop
-from .driver import check, driver
-from .launch import LoadedKernel
+from .foreign_memory import ForeignMemory, Place, bytes_of
 from .native_launches import NativeLaunches, handler
-from .torch_device import TorchDevice
 from .xla_frame import Frame, Handler
 
 Tensor = torch.Tensor

@@ -17,8 +17,8 @@ from jax.errors import InconclusiveDimensionOperation
 
 from stack.errors import NoElementType
 from stack.frameworks.jax_private import weakly_typed
-from stack.frontends.jax.compile.device_arrays import device_of
-from stack.frontends.jax.compile.signature import parameter_names, split
+from stack.frontends.jax.capture.device_arrays import device_of
+from stack.frontends.jax.capture.signature import parameter_names, split
 from stack.frontends.jax.jaxpr.dims import DimReader
 from stack.frontends.jax.jaxpr.element_words import from_words, is_key, to_words
 from stack.frontends.jax.jaxpr.settings import changed, settings

@@ -18,11 +18,13 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from stack.frontends.jax.capture.capture import capture
 from stack.frontends.jax.lax.lowering import LOWERINGS, Site, dtype_of, jax_dtype
 from stack.frontends.jax.replay.space import replay
 from stack.hosted import Kernel, Op
 from stack.hosted.declaration import DEVICES
 from stack.hosted.nodes import custom, decomposed
+from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.types import TensorType
 from stack.run.trace import is_installed
@@ -211,3 +213,9 @@ def call_kernel(
 
 def _tensor_types(arrays: Sequence[Any]) -> tuple[TensorType, ...]:
     return tuple(TensorType(dtype_of(a.dtype), tuple(map(int, a.shape))) for a in arrays)
+
+
+def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+    """Traces a function of JAX arrays to IR; works also while another capture is running."""
+    given = (jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types)
+    return capture(lambda *arrays: fn(*arrays), tuple(given)).func

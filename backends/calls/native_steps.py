@@ -14,12 +14,12 @@ from stack.ir.traits import is_kernel
 from stack.run.cache import Cache
 from stack.run.foreign import ForeignCall, Value, value_of
 
-from ..runtime.foreign_memory import ForeignMemory, Place, bytes_of
+from ..mlir import jit
+from ..mlir.address import address
+from ..mlir.control_flow import ControlFlow
 from ..runtime.program import BlockProgram
 from ..runtime.values import Array
-from . import jit
-from .address import address
-from .control_flow import ControlFlow
+from .foreign_memory import ForeignMemory, Place, bytes_of
 from .xla_call_text import CALL, MOVE, SYMBOL, text
 
 VERSION = 0, 1  # of XLA's interface: the oldest minor version with all that the handler uses

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stack.calls.graph import CompiledGraph
 from stack.explore.explored_run import ExploredRun, explored
 from stack.explore.memory import MemoryPeak
-from stack.run.graph import CompiledGraph
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stack.calls.graph import CompiledGraph
 from stack.ir.node import Node
-from stack.run.graph import CompiledGraph
 
 MANY_CHANGES = 8  # recaptures not due to the arguments, from which on a warning is printed
 

@@ -21,8 +21,8 @@ import torch
 from stack.frameworks.torch_private import copy_all, memory_id, uses_of_memory
 from stack.ranges import recording
 
+from ..device.torch_device import TorchDevice
 from ..runtime.program import BlockProgram
-from .torch_device import TorchDevice
 
 Tensor = torch.Tensor
 WARM = 2  # calls with the same addresses before a graph is captured

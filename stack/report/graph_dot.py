@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stack.explore.viewed_graph import ViewedGraph, ViewedNode
+from stack.report.viewed_graph import ViewedGraph, ViewedNode
 
 
 @dataclass

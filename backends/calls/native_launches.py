@@ -16,9 +16,9 @@ import torch
 
 from stack.run.cache import Cache, cache_folder
 
-from ..runtime.foreign_memory import Place
-from .driver import TensorMap
-from .launch import LoadedKernel, TensorMapArgument
+from ..device.driver import TensorMap
+from ..device.launch import LoadedKernel, TensorMapArgument
+from .foreign_memory import Place
 
 _NOWHERE = 0, 0
 
@@ -38,13 +38,13 @@ def handler() -> Any | None:
     """Returns the handler's code; None if nothing here can compile it."""
     if not any(importlib.util.find_spec(name) for name in ("mlir", "torch_mlir")):
         return None
-    from stack.backends.mlir.xla_calls import handler as compiled
+    from stack.backends.calls.native_steps import handler as compiled
 
     return compiled(Cache(cache_folder() / "mlir"))
 
 
 class NativeLaunches:
-    """The steps of one call; see `stack.backends.mlir.xla_call_text` for their layout."""
+    """The steps of one call; see `stack.backends.calls.xla_call_text` for their layout."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -54,8 +54,8 @@ class NativeLaunches:
 
     def kernel(self, kernel: LoadedKernel, places: Sequence[Place]) -> None:
         """Adds a launch of a kernel on arrays, given by memory."""
-        from stack.backends.mlir.xla_call_text import LAUNCH
-        from stack.backends.mlir.xla_launch_text import LAUNCH_HEAD
+        from stack.backends.calls.xla_call_text import LAUNCH
+        from stack.backends.calls.xla_launch_text import LAUNCH_HEAD
 
         arguments = range(len(places)) if kernel.arguments is None else kernel.arguments
         parameters = [*chain(*(self._parameter(a, places) for a in arguments))]
@@ -68,7 +68,7 @@ class NativeLaunches:
 
     def copy(self, target: Place, source: Place, size: int) -> None:
         """Adds a copy of memory."""
-        from stack.backends.mlir.xla_call_text import COPY
+        from stack.backends.calls.xla_call_text import COPY
 
         copy = function_address("cuMemcpyDtoDAsync_v2")
         self.steps.append([COPY, copy, *target, *source, size])
@@ -79,7 +79,7 @@ class NativeLaunches:
         return (ctypes.c_uint64 * len(words))(*words)
 
     def _parameter(self, argument: Any, places: Sequence[Place]) -> tuple[int, int, int, int]:
-        from stack.backends.mlir.xla_launch_text import ADDRESS, FIXED, MAP
+        from stack.backends.calls.xla_launch_text import ADDRESS, FIXED, MAP
 
         if isinstance(argument, int):
             return ADDRESS, 0, *places[argument]

@@ -10,10 +10,7 @@ import torch
 
 from stack.errors import StackError
 from stack.frameworks.torch_private import dynamo_error, pytree
-from stack.frontends.torch.graphs.refusals import raise_refusals
-from stack.frontends.torch.importer.errors import raise_explained
-from stack.frontends.torch.importer.graph import Imported, import_graph
-from stack.frontends.torch.program.calls import (
+from stack.frontends.torch.capture.calls import (
     Arguments,
     Call,
     Finish,
@@ -21,6 +18,9 @@ from stack.frontends.torch.program.calls import (
     TorchCaptured,
     program_name,
 )
+from stack.frontends.torch.graphs.refusals import raise_refusals
+from stack.frontends.torch.importer.errors import raise_explained
+from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.tensors.arrays import check_results, device_of, dtype_of
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager

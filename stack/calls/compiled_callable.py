@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
+from stack.calls.graph import CompiledGraph
+from stack.calls.lowered_program import Lowered
 from stack.collector import held_back
 from stack.errors import StackError, UsageError
 from stack.explore.explored_run import ExploredRun, explored
-from stack.explore.lowered_program import Lowered
 from stack.frames import with_room
 from stack.ir.func import Func
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
 from stack.run.frontend import Calls, Entry, Frontend
-from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 from stack.run.pipeline_edits import DEFAULT, Passes
 from stack.run.rejected_arguments import capture_as_eager

@@ -17,11 +17,11 @@ from stack.explore.lowering import (
     record_of,
     with_random_inputs,
 )
-from stack.explore.nonfinite import Findings, Source, Watch, operands, reason, scalar_text, watched
 from stack.explore.provenance import places
 from stack.explore.saved_run import SavedRun
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
+from stack.faults.nonfinite import Findings, Source, Watch, operands, reason, scalar_text, watched
 from stack.ir.func import Func
 from stack.ir.node import Node, is_inline, walk
 from stack.run.backend import module_paths, source_lines

@@ -20,8 +20,8 @@ from stack.ir.traits import behind, is_input, is_item, is_kernel, is_known, is_w
 from stack.ir.updates import updated_rows
 from stack.run.foreign import Value, value_of
 
-from ..runtime.foreign_memory import ForeignMemory, Place, arena_offsets, bytes_of
 from ..runtime.plan import ALIGNMENT
+from .foreign_memory import ForeignMemory, Place, arena_offsets, bytes_of
 
 MOST = 4096  # steps of all iterations: a plan lists each of them
 

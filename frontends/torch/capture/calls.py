@@ -15,8 +15,8 @@ import torch
 from stack.errors import StackError
 from stack.frameworks.torch_private import pytree
 from stack.frontends.torch.aten.lowering import IndexCheck, Promise
+from stack.frontends.torch.capture.index_checks import assert_on_device, check_index
 from stack.frontends.torch.importer.dims import Sizes
-from stack.frontends.torch.program.index_checks import assert_on_device, check_index
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import size_values
 from stack.ir.func import Func

@@ -20,6 +20,8 @@ FOLDERS = ("stack", *LINKED)
 # What each wing consists of: folders, and files beside those of the core.
 WINGS = {
     "mesh": (
+        "stack/mesh",
+        "frontends/jax/sharding",
         "stack/sim",
         "stack/explore/sharding.py",
         "stack/run/mesh.py",
@@ -53,6 +55,7 @@ WINGS = {
     ),
     "course": ("demos", "stack/mini.py"),
     "files": ("frontends/files",),
+    "functions": ("frontends/torch/decompositions",),
     "ops": (
         "ops",
         "stack/hosted",

@@ -12,11 +12,11 @@ from fnmatch import fnmatchcase
 
 from stack.errors import RuleError, StackError, UsageError, unknown_name
 from stack.ir.func import Func
-from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node
-from stack.ir.sharding import WHOLE, DimSharding, Sharding
-from stack.ir.sharding_parser import ShardingParser
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Mesh
+from stack.mesh.parser import ShardingParser
+from stack.mesh.sharding import WHOLE, DimSharding, Sharding
 
 _ENTRY = re.compile(r"\s*(\{[^{}]*\}(?:\s*p\d+)?|[^,{}]+?)\s*(?:,|$)")
 _RESULT = re.compile(r"return(?:\s+(\d+))?")

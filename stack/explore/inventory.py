@@ -9,7 +9,7 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.explore.glossary import entries
-from stack.ir.describe import op_rows
+from stack.explore.op_table import op_rows
 from stack.processors import usable_processors
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend

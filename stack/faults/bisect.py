@@ -13,6 +13,7 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.explore.lowering import own_inputs
+from stack.explore.overlap import overlaps
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
 from stack.explore.steps import Shown, alone
@@ -27,7 +28,6 @@ from stack.rewrite.pipeline import Pipeline
 from stack.rewrite.truth import Arrays, Truth, interpreted
 from stack.run.backend import Executable
 from stack.run.frontend import Captured, Frontend
-from stack.run.overlap import overlaps
 from stack.run.pipeline_edits import Stages
 from stack.target import Target
 

@@ -300,8 +300,10 @@ def compile_func(
         return backend.compile(func, given)
 
     def compiled_parts(func: Func) -> Executable:
-        build_parts = part("calls", "freeze-parts")
-        return build_parts(func, compiled, lambda f, stages: walk_stages(f, stages, run, target))
+        def lowered(part_of: Func, stages: Stages) -> Func:
+            return walk_stages(part_of, stages, run, target)
+
+        return part("calls", "freeze-parts")(func, compiled, lowered)
 
     executable = build(
         func,

@@ -29,13 +29,13 @@ from stack.frontends.jax.jaxpr.variable_names import variable_names
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
-from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL, DTYPES, LONG_NAMES, DType, TensorType, TupleType
+from stack.wings import part_if_here
 
 TOPICS = (
     "elementwise_ops", "data_movement", "index", "dynamic_slice", "reduce", "window", "contraction",
-    "control_flow", "random_bits", "sharding_constraints",
+    "control_flow", "random_bits",
 )  # fmt: skip
 Lowering = Callable[..., "Node | Sequence[Node]"]
 LOWERINGS: dict[str, Lowering] = {}
@@ -77,6 +77,7 @@ def load_lowerings() -> Mapping[str, Lowering]:
     """Returns the complete table. The files import this module, so they are loaded on first use."""
     for topic in TOPICS:
         importlib.import_module(f"stack.frontends.jax.lax.{topic}")
+    part_if_here("jax-shardings")
     return LOWERINGS
 
 
@@ -123,7 +124,7 @@ class Shared:
 
     dims: DimReader = field(default_factory=DimReader)
     effects: int = 0
-    meshes: dict[tuple[tuple[str, int], ...], Mesh] = field(default_factory=dict)
+    meshes: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
     constraints: list[str] = field(default_factory=list)
     on_gpu: bool = False
 

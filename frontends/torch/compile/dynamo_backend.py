@@ -27,7 +27,6 @@ from stack.frontends.torch.compile.identity_guards import guard_identity
 from stack.frontends.torch.compile.set_data import drop_own_memory
 from stack.frontends.torch.compile.sparse_gradients import OpByOp, sparse_nodes
 from stack.frontends.torch.compile.tangents import takes_tangents
-from stack.frontends.torch.decompositions.replacement import write_out
 from stack.frontends.torch.graphs.inference_mode import compiled_by_mode
 from stack.frontends.torch.graphs.refusals import raise_refusals
 from stack.frontends.torch.importer.border import Border
@@ -40,6 +39,7 @@ from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
 from stack.frontends.torch.tensors.arrays import check_results, device_of
 from stack.frontends.torch.tensors.precision import guard_precision
+from stack.frontends.torch.tracing.functions import write_out
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager
 from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
 from stack.frontends.torch.tracing.recorder import is_own, recorded

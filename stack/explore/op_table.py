@@ -11,7 +11,7 @@ from stack.errors import RuleError
 from stack.ir.axes import Axis
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Node
-from stack.ir.ops import LEVELS, OPS, OpDef, rule_of
+from stack.ir.ops import LEVELS, OPS, OpDef, load_tables, rule_of
 from stack.ir.printer import print_node
 from stack.ir.types import TensorType, tensor
 
@@ -90,6 +90,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
 
 def op_rows() -> list[Row]:
     """One row for each op: description, signature, cost and an example."""
+    load_tables()
     return [_row(op) for op in OPS.values()]
 
 
@@ -165,6 +166,7 @@ def marks_text() -> str:
 
 def reference() -> str:
     """The op table as a Markdown page."""
+    load_tables()
     lines = ["# Ops", "", "```text", marks_text(), "```", ""]
     for kind in dict.fromkeys(op.kind for op in OPS.values()):
         lines += [f"## {kind}", "", "| op | what it does | attributes | rule | levels |"]

@@ -10,11 +10,11 @@ from typing import Any
 from jax.sharding import NamedSharding
 
 from stack.errors import RuleError
-from stack.frontends.jax.jaxpr.shardings import from_spec
 from stack.frontends.jax.lax.lowering import Shared, Site, lower
-from stack.ir.mesh import Mesh
+from stack.frontends.jax.sharding.specs import from_spec
 from stack.ir.node import Node
-from stack.ir.sharding import OPEN, Sharding
+from stack.mesh.meshes import Mesh
+from stack.mesh.sharding import OPEN, Sharding
 
 
 @lower("sharding_constraint")

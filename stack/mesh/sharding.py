@@ -22,8 +22,8 @@ from functools import cached_property, lru_cache
 
 from stack.errors import RuleError
 from stack.ir.dim import Dim, add, floordiv
-from stack.ir.mesh import Axes, Mesh, MeshAxis, axes_text, joined, size_of
-from stack.ir.overlap import Overlap
+from stack.mesh.meshes import Axes, Mesh, MeshAxis, axes_text, joined, size_of
+from stack.mesh.overlap import Overlap
 
 PARTIAL_KINDS = ("sum", "prod", "max", "min", "and", "or")
 

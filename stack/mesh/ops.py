@@ -21,12 +21,12 @@ from typing import Any
 from stack.errors import RuleError
 from stack.ir.dim import Dim, equal, floordiv, mod, mul
 from stack.ir.elementwise_ops import hinted
-from stack.ir.mesh import Axes, Mesh, parse_mesh, size_of
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
-from stack.ir.overlap import Overlap, sends
-from stack.ir.sharding import PARTIAL_KINDS
 from stack.ir.types import I64, TensorType, Type
+from stack.mesh.meshes import Axes, Mesh, parse_mesh, size_of
+from stack.mesh.overlap import Overlap, sends
+from stack.mesh.sharding import PARTIAL_KINDS
 
 
 def group_of(attrs: Any) -> tuple[Mesh, Axes]:

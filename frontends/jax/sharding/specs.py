@@ -7,8 +7,8 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from stack.errors import UsageError
-from stack.ir.mesh import Mesh, joined
-from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
+from stack.mesh.meshes import Mesh, joined
+from stack.mesh.sharding import OPEN, WHOLE, DimSharding, Sharding
 
 
 def from_spec(mesh: Mesh, spec: PartitionSpec, rank: int) -> Sharding:

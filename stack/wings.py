@@ -30,6 +30,7 @@ class Wing:
 WINGS = {
     "bench": Wing("timing, schedules by timing, other compilers", ("bench", "compare")),
     "calls": Wing("calls of compiled programs from PyTorch and JAX"),
+    "complex": Wing("complex numbers in programs"),
     "course": Wing("lessons and exercises, `python -m stack.demos.course`"),
     "faults": Wing("the first wrong pass, the first nan", ("bisect", "reduce", "repro")),
     "files": Wing("programs in files of other tools: ONNX, StableHLO"),

@@ -53,6 +53,11 @@ WINGS = {
         "passes/partition.py",
         "passes/training",
     ),
+    "complex": (
+        "frontends/arithmetic/complex_functions.py",
+        "frontends/torch/complex",
+        "frontends/jax/complex",
+    ),
     "course": ("demos", "stack/mini.py"),
     "files": ("frontends/files",),
     "functions": ("frontends/torch/decompositions",),

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -84,7 +84,11 @@ def load_lowerings() -> Mapping[str, Lowering]:
 @cache
 def on_pairs() -> Lowering:
     """Returns the lowering of equations with complex numbers; loaded on first use."""
-    return importlib.import_module("stack.frontends.jax.lax.complex_numbers").complex_equation
+    return part_if_here("jax-complex") or _no_pairs
+
+
+def _no_pairs(*_: Any) -> NoReturn:
+    raise NoLowering("complex numbers need the wing 'complex'")
 
 
 @cache

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from stack.frontends.arithmetic import complex_pairs
-from stack.frontends.arithmetic.complex_pairs import Pair
+from stack.frontends.arithmetic import complex_functions
+from stack.frontends.arithmetic.complex_pairs import Pair, magnitude
 from stack.frontends.jax.jaxpr.element_words import is_complex
 from stack.frontends.jax.lax.elementwise_ops import aligned, converted
 from stack.frontends.jax.lax.lowering import LOWERINGS, Lowering, NoLowering, Site, dtype_of
@@ -136,7 +136,7 @@ def _imag(s: Site, x: Pair, **_: Any) -> Node:
 
 @rule("conj")
 def _conj(s: Site, x: Pair | Node, **_: Any) -> Pair:
-    return complex_pairs.conjugate(s.b, x) if isinstance(x, Pair) else Pair(x, _zero(s, x))
+    return complex_functions.conjugate(s.b, x) if isinstance(x, Pair) else Pair(x, _zero(s, x))
 
 
 @rule("convert_element_type")
@@ -154,12 +154,12 @@ def _convert(s: Site, x: Pair | Node, *, new_dtype: Any, **_: Any) -> Pair | Nod
 @rule("mul")
 def _mul(s: Site, x: Pair, y: Pair, **_: Any) -> Pair:
     x, y = _together(s, x, y)
-    return complex_pairs.product(s.b, x, y)
+    return complex_functions.product(s.b, x, y)
 
 
 @rule("div")
 def _div(s: Site, x: Pair, y: Pair, **_: Any) -> Pair:
-    return complex_pairs.c_quotient(s.b, *_together(s, x, y))
+    return complex_functions.c_quotient(s.b, *_together(s, x, y))
 
 
 @rule("reduce_prod")
@@ -190,9 +190,9 @@ def _product_along(s: Site, x: Pair, axis: int, size: int) -> Pair:
 
     half = size // 2
     found = _product_along(
-        s, complex_pairs.product(s.b, cut(0, half), cut(half, 2 * half)), axis, half
+        s, complex_functions.product(s.b, cut(0, half), cut(half, 2 * half)), axis, half
     )
-    return complex_pairs.product(s.b, found, cut(2 * half, size)) if size % 2 else found
+    return complex_functions.product(s.b, found, cut(2 * half, size)) if size % 2 else found
 
 
 @rule("square")
@@ -206,32 +206,32 @@ def _square(s: Site, x: Pair, **_: Any) -> Pair:
 @rule("integer_pow")
 def _integer_pow(s: Site, x: Pair, *, y: int, **_: Any) -> Pair:
     one = Pair(s.fill(1, x.re.tensor), _zero(s, x.re))
-    found = complex_pairs.power(s.b, x, abs(y)) if y else one
-    return found if y >= 0 else complex_pairs.c_quotient(s.b, one, found)
+    found = complex_functions.power(s.b, x, abs(y)) if y else one
+    return found if y >= 0 else complex_functions.c_quotient(s.b, one, found)
 
 
 @rule("eq", "ne")
 def _compare(s: Site, x: Pair, y: Pair, **_: Any) -> Node:
-    same = complex_pairs.equal(s.b, *_together(s, x, y))
+    same = complex_functions.equal(s.b, *_together(s, x, y))
     return same if s.eqn.primitive.name == "eq" else s.b.not_(same)
 
 
 @rule("abs")
 def _abs(s: Site, x: Pair, **_: Any) -> Node:
-    return complex_pairs.magnitude(s.b, x)
+    return magnitude(s.b, x)
 
 
 @rule("sign")
 def _sign(s: Site, x: Pair, **_: Any) -> Pair:
-    return complex_pairs.direction(s.b, x)
+    return complex_functions.direction(s.b, x)
 
 
-@rule(*complex_pairs.FUNCTIONS)
+@rule(*complex_functions.FUNCTIONS)
 def _function(s: Site, x: Pair, **_: Any) -> Pair:
-    return complex_pairs.FUNCTIONS[s.eqn.primitive.name](s.b, x)
+    return complex_functions.FUNCTIONS[s.eqn.primitive.name](s.b, x)
 
 
 @rule("dot_general", "conv_general_dilated")
 def _bilinear(s: Site, x: Pair, y: Pair, **params: Any) -> Pair:
     lowering: Any = LOWERINGS[s.eqn.primitive.name]
-    return complex_pairs.product(s.b, x, y, lambda a, b: lowering(s, a, b, **params))
+    return complex_functions.product(s.b, x, y, lambda a, b: lowering(s, a, b, **params))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stack import errors
-from stack.explore.capture import capture
 from stack.ir import Func, parse, verify
 from stack.rewrite import Pass, Pipeline
 from stack.rewrite.pipeline import register_pass
@@ -17,12 +16,13 @@ from stack.run.trace import trace
 from stack.wings import wing
 
 if TYPE_CHECKING:
-    from stack.calls import compile, jit
+    from stack.calls import capture, compile, jit
     from stack.faults import first_nan
     from stack.hosted import Kernel, op
 
 _OF_WINGS = {
     "Kernel": "ops",
+    "capture": "calls",
     "compile": "calls",
     "first_nan": "faults",
     "jit": "calls",

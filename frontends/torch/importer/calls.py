@@ -38,11 +38,13 @@ from stack.ir.builder import Builder
 from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
+from stack.wings import part_if_here
 
 # imported because they register lowerings
 _ = (
     conv, elementwise_ops, grouped_matmul, index, nn, pool, reduce, search, shape, unary_ops,
 )  # fmt: skip
+part_if_here("torch-gradients")  # registers lowerings of derivatives
 
 # Ops that only move elements, so they also accept storage types.
 _MOVES = frozenset({

@@ -28,7 +28,9 @@ class Wing:
 
 
 WINGS = {
-    "bench": Wing("timing, schedules by timing, other compilers", ("bench", "compare")),
+    "bench": Wing(
+        "timing, schedules by timing, other compilers", ("bench", "calibrate", "compare")
+    ),
     "calls": Wing("calls of compiled programs from PyTorch and JAX"),
     "complex": Wing("complex numbers in programs"),
     "course": Wing("lessons and exercises, `python -m stack.demos.course`"),

@@ -37,6 +37,7 @@ WINGS = {
         "stack/measure",
         "stack/tune",
         "stack/commands/bench.py",
+        "stack/commands/calibrate.py",
         "stack/commands/compare.py",
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
     ),

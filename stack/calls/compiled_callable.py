@@ -19,10 +19,9 @@ from stack.phases import phase
 from stack.run.compile import default_backend, warm
 from stack.run.frontend import Calls, Entry, Frontend
 from stack.run.options import of_graph
-from stack.run.pipeline_edits import DEFAULT, Passes
+from stack.run.pipeline_edits import DEFAULT, Passes, split_weights
 from stack.run.rejected_arguments import capture_as_eager
 from stack.run.trace import entry_of, find_frontend
-from stack.run.weights import split
 
 
 class Compiled:
@@ -119,7 +118,7 @@ class Compiled:
             on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
             backend = self.options.get("backend") or default_backend("cuda" if on_gpu else "cpu")
             warm(backend, self.options)
-            if split(self.options.get("passes", "default"))[0]:
+            if split_weights(self.options.get("passes", "default"))[0]:
                 self._calls = WholeCalls(frontend, self.fn, self.options)
             else:
                 self._calls = frontend.calls(self.fn, self.dynamic, self.options)

@@ -30,18 +30,16 @@ from stack.run.compile import (
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
 from stack.run.ir_frontend import IRFrontend, captured_of
-from stack.run.pipeline_edits import Stages
+from stack.run.pipeline_edits import WEIGHTS, Stages, split_weights
 from stack.run.record import Run, Stage
 from stack.run.rejected_arguments import capture_as_eager
 from stack.run.targets import target_of
 from stack.run.trace import find_frontend
-from stack.run.weights import STAGE as WEIGHTS
-from stack.run.weights import split, with_weights
 from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Gpu
 from stack.target import Target as Machine
-from stack.wings import missing, wing
+from stack.wings import missing, part, wing
 
 
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
@@ -190,7 +188,7 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     """Lowers to one stage without the backend's compiler, which need not be installed."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    leading, passes = split(settings.passes)
+    leading, passes = split_weights(settings.passes)
     forming, lowering = stages_of(backend, passes, settings.rounds)
     stages = [*forming, *lowering]
     before = ["captured", "imported", *([WEIGHTS] if leading else [])]
@@ -212,7 +210,7 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     if stage != "captured":
         run.add(Stage("imported", func=captured.func))
     if leading and stage not in ("captured", "imported"):
-        captured, made = with_weights(captured, frontend, leading)
+        captured, made = part("ops", "with-weights")(captured, frontend, leading)
         run.add(made)
     run.coverage = coverage_of(captured.func)
     if stage in before:
@@ -239,7 +237,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
     """Returns the stages from an imported function to a backend, and the target machine."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    _, passes = split(settings.passes)
+    _, passes = split_weights(settings.passes)
     first = operator_stage(func, backend, passes, settings.prefer)
     forming, lowering = stages_of(backend, passes, settings.rounds)
     return [*first, *forming, *lowering], target_of(backend, settings.options)
@@ -249,7 +247,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
 def inspect_target(target: CommandTarget, settings: Settings) -> Run:
     """Lowers a target and generates kernels for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    leading, passes = split(settings.passes)
+    leading, passes = split_weights(settings.passes)
     run = lower_to(target, settings, WEIGHTS if leading else "imported")
     return _inspect(run, backend, replace(settings, passes=passes))
 

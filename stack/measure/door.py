@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stack.measure.calibrate import base_at_hand, calibrated
 from stack.measure.kernel_race import race_kernel
 from stack.measure.optimum_race import race_fusings
 from stack.measure.profile import profile
 
-__all__ = ["base_at_hand", "calibrated", "profile", "race_fusings", "race_kernel"]
+__all__ = ["profile", "race_fusings", "race_kernel"]

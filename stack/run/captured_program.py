@@ -22,10 +22,10 @@ from stack.run.compile import (
 )
 from stack.run.frontend import Captured, Frontend
 from stack.run.options import check_options
-from stack.run.pipeline_edits import DEFAULT, Passes
+from stack.run.pipeline_edits import DEFAULT, Passes, split_weights
 from stack.run.record import Run, Stage
 from stack.run.watch import announce
-from stack.run.weights import split, with_weights
+from stack.wings import part
 
 Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name
 
@@ -54,11 +54,11 @@ class CapturedProgram:
         self.strict = strict
         if strict:
             check_native(captured.func)
-        leading, passes = split(passes)
+        leading, passes = split_weights(passes)
         self.prepared: tuple[Stage, ...] = ()
         if leading:
             imported = Stage("imported", func=captured.func)
-            captured, stage = with_weights(captured, frontend, leading)
+            captured, stage = part("ops", "with-weights")(captured, frontend, leading)
             self.prepared = (imported, stage)
         self.captured = captured
         self.frontend = frontend

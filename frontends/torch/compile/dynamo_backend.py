@@ -22,15 +22,15 @@ from stack.frames import with_room
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.capture.calls import TorchCaptured, program_name
 from stack.frontends.torch.compile.aot_autograd import aot_compiled
+from stack.frontends.torch.compile.complex_border import real_border
 from stack.frontends.torch.compile.graph_split import compiled_in_parts
 from stack.frontends.torch.compile.identity_guards import guard_identity
+from stack.frontends.torch.compile.inference_calls import compiled_by_mode
 from stack.frontends.torch.compile.set_data import drop_own_memory
 from stack.frontends.torch.compile.sparse_gradients import OpByOp, sparse_nodes
 from stack.frontends.torch.compile.tangents import takes_tangents
-from stack.frontends.torch.graphs.inference_mode import compiled_by_mode
 from stack.frontends.torch.graphs.refusals import raise_refusals
 from stack.frontends.torch.importer.border import Border
-from stack.frontends.torch.importer.complex_arguments import real_border
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch.importer.source_lines import source_line, variable_name

@@ -17,11 +17,11 @@ from stack.calls.graph import CompiledGraph
 from stack.frameworks import torch_private as private
 from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch.capture.calls import TorchCaptured, kept_promises
-from stack.frontends.torch.capture.index_checks import Checks
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
 from stack.frontends.torch.importer.strided_arguments import Apart
 from stack.frontends.torch.program.fast_path import Shortcut
+from stack.frontends.torch.program.repeated_checks import Checks
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
 from stack.ir.func import Func

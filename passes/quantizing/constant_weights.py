@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
 
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
@@ -21,25 +20,8 @@ from stack.rewrite.engine import copied
 from stack.rewrite.pipeline import Pipeline
 from stack.run.decisions import decided
 from stack.run.frontend import Captured, Frontend
+from stack.run.pipeline_edits import WEIGHTS
 from stack.run.record import Stage
-
-STAGE = "weights"
-
-
-def split(passes: Any) -> tuple[str, Any]:
-    """Splits a pipeline after its last pass with `takes_weights`. Returns the passes up to it as
-    text, and the passes for the rest of the compilation.
-
-    The first part is "" if no pass takes weights; the second is "default" if no pass is left for
-    it.
-    """
-    if isinstance(passes, str) and passes.partition(",")[0].strip() == "default":
-        return "", passes
-    items = Pipeline(passes).passes if isinstance(passes, str) else passes.passes
-    count = max((i for i, item in enumerate(items, 1) if item.takes_weights), default=0)
-    if not count:
-        return "", passes
-    return str(Pipeline(items[:count])), str(Pipeline(items[count:])) or "default"
 
 
 def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[Captured, Stage]:
@@ -53,7 +35,7 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
         bound = frontend.to_device(bound, [n.dtype for n in held], captured.device)
     rewrites = [rewrite.rule for record in result.records for rewrite in record.rewrites]
     stage = Stage(
-        STAGE,
+        WEIGHTS,
         func=func,
         passes=passes,
         changed=result.func is not frozen,

@@ -36,7 +36,7 @@ WINGS = {
     "course": Wing("lessons and exercises, `python -m stack.demos.course`"),
     "faults": Wing("the first wrong pass, the first nan", ("bisect", "reduce", "repro")),
     "files": Wing("programs in files of other tools: ONNX, StableHLO"),
-    "functions": Wing("torch functions written as simpler ones"),
+    "functions": Wing("torch functions as simpler ones, pooling, search"),
     "mesh": Wing("programs that are split over a mesh of ranks"),
     "ops": Wing("hosted operators, with kernels written by hand"),
     "report": Wing("runs as web pages, in notebooks and as drawings", ("live", "report")),

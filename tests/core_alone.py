@@ -21,6 +21,7 @@ FOLDERS = ("stack", *LINKED)
 WINGS = {
     "mesh": (
         "stack/mesh",
+        "stack/commands/dump_mesh.py",
         "frontends/jax/sharding",
         "stack/sim",
         "stack/explore/sharding.py",
@@ -43,6 +44,7 @@ WINGS = {
     ),
     "calls": (
         "stack/calls",
+        "stack/commands/dump_training.py",
         "frontends/torch/compile",
         "frontends/torch/program",
         "frontends/torch/training",
@@ -61,7 +63,7 @@ WINGS = {
     ),
     "course": ("demos", "stack/mini.py"),
     "files": ("frontends/files",),
-    "functions": ("frontends/torch/decompositions",),
+    "functions": ("frontends/torch/decompositions", "frontends/torch/lowerings"),
     "ops": (
         "ops",
         "stack/hosted",

@@ -1,4 +1,4 @@
-"""Lowerings of derivatives of ATen ops: of convolution and unfold here, of pooling beside."""
+"""Lowerings of the derivatives of ATen convolution and unfold."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any
 
 from stack.frontends.torch.aten.conv import Ints, conv, each, static, transposed_conv
 from stack.frontends.torch.aten.lowering import Context, NotLowered, axis_of, lowers
-from stack.frontends.torch.training import pool_gradients
 from stack.ir.dim import Dim
 from stack.ir.node import Node
-
-_ = pool_gradients  # it registers lowerings
 
 
 @lowers("convolution_backward.default")

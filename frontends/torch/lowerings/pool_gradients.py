@@ -9,7 +9,7 @@ from typing import Any
 
 from stack.frontends.torch.aten.conv import Ints, each, whole
 from stack.frontends.torch.aten.lowering import Context, NotLowered, lowers, wide
-from stack.frontends.torch.aten.pool import divisors, grid_points, window_sizes
+from stack.frontends.torch.lowerings.pool import divisors, grid_points, window_sizes
 from stack.ir.node import Node
 from stack.ir.types import I64
 

@@ -40,6 +40,8 @@ WINGS = {
         "stack/commands/bench.py",
         "stack/commands/calibrate.py",
         "stack/commands/compare.py",
+        "stack/commands/opt_against.py",
+        "stack/commands/run_race.py",
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
     ),
     "calls": (
@@ -63,7 +65,10 @@ WINGS = {
     ),
     "course": ("demos", "stack/mini.py"),
     "files": ("frontends/files",),
-    "functions": ("frontends/torch/decompositions", "frontends/torch/lowerings"),
+    "functions": (
+        "frontends/torch/decompositions",
+        "frontends/torch/lowerings",
+    ),
     "ops": (
         "ops",
         "stack/hosted",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+import stack.plugins as plugins
 from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
 from stack.frameworks.jax_private import words_of_keys
 from stack.frontends.arithmetic.complex_pairs import PART
@@ -39,6 +41,7 @@ TOPICS = (
 )  # fmt: skip
 Lowering = Callable[..., "Node | Sequence[Node]"]
 LOWERINGS: dict[str, Lowering] = {}
+GROUP = "stack.jax_lowerings"  # entry points of modules that add lowerings
 
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"} | {
     "bfloat16": DTYPES["bf16"],
@@ -77,7 +80,9 @@ def load_lowerings() -> Mapping[str, Lowering]:
     """Returns the complete table. The files import this module, so they are loaded on first use."""
     for topic in TOPICS:
         importlib.import_module(f"stack.frontends.jax.lax.{topic}")
-    part_if_here("jax-shardings")
+    for name in plugins.names(GROUP):
+        with suppress(Exception):  # `stackc env` names a broken wing
+            plugins.load(GROUP, name)
     return LOWERINGS
 
 

@@ -72,7 +72,7 @@ def _loaded(wing_name: str, group: str, name: str) -> Any:
 
 
 def _missing(group: str, name: str) -> str | None:
-    if name not in plugins.names(group):
+    if not plugins.has(group, name):
         return "it is not installed"
     try:
         plugins.load(group, name)

@@ -194,15 +194,17 @@ def load_tables() -> None:
 
 
 def find(name: str) -> OpDef | None:
-    """Returns the record of an op; None if there is none. Wings are loaded for unknown names."""
-    if name not in OPS:
-        load_tables()
+    """Returns the record of an op; None if there is none. Wings are loaded for unknown names.
+
+    Callers look into `OPS` first, which is faster.
+    """
+    load_tables()
     return OPS.get(name)
 
 
 def lookup(name: str) -> OpDef:
     """Returns the record of an op. Raises RuleError, which suggests similar names."""
-    op = find(name)
+    op = OPS.get(name) or find(name)
     if op is None:
         near = difflib.get_close_matches(name, OPS, 3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""

@@ -101,7 +101,7 @@ def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "
     asks = any(node.op == "custom" for node in walk(func))
     if asks:
         wing("ops")
-    scans = backend.lowering.hosts == "cuda" and "hosted" in plugins.names("stack.passes")
+    scans = backend.lowering.hosts == "cuda" and plugins.has("stack.passes", "hosted")
     if not asks and not (scans and any(node.op == "scan" for node in walk(func))):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"

@@ -185,7 +185,7 @@ def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
     source lines.
     """
     bounds = part_if_here("kernel-bounds")
-    rows = bounds(run, args.kernel) if bounds is not None else []
+    rows: list[tuple[str, str]] = bounds(run, args.kernel) if bounds is not None else []
     code = beside_source(assembly(run, args.kernel)[1], run.sources)
     if args.json:
         document = {"schema": "stack.explain/1", "kernel": dict(rows), "assembly": code}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stack.errors import WingMissing
 from stack.ir.data import Data, lookup, parse_scalar
 from stack.ir.dim import Dim, Expr, add, floordiv, maximum, minimum, mod, mul
 from stack.ir.lexer import MAX_NESTING, Cursor, Token
@@ -41,8 +42,11 @@ class ValueParser(Cursor):
 
     @cached_property
     def shardings(self) -> Any:
-        """The parser of meshes and shardings. Raises WingMissing without the wing `mesh`."""
-        return part("mesh", "sharding-parser")(self)
+        """The parser of meshes and shardings. Fails without the wing `mesh`, and says so."""
+        try:
+            return part("mesh", "sharding-parser")(self)
+        except WingMissing as error:
+            self.fail(f"expected no sharding: {error}")
 
     # ---- attributes
 

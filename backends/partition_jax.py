@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from jaxlib.mlir import passmanager
 
 from stack.errors import StackError
-from stack.frontends.jax.jaxpr.shardings import to_spec
 from stack.frontends.jax.replay import space as jax_space
+from stack.frontends.jax.sharding.specs import to_spec
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.space import Array

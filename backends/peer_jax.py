@@ -14,7 +14,7 @@ import numpy as np
 from stack.errors import StackError
 from stack.frameworks.jax_private import key_generator
 from stack.frontends.jax import FRONTEND
-from stack.frontends.jax.compile.device_arrays import from_device
+from stack.frontends.jax.capture.device_arrays import from_device
 from stack.frontends.jax.jaxpr.element_words import is_key
 from stack.frontends.jax.lax.lowering import jax_dtype
 from stack.frontends.jax.replay import space as jax_space

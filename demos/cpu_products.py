@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from stack.calls.graph import CompiledGraph
 from stack.demos import cpu_peaks
 from stack.explore.table import scaled, table
 from stack.ir.func import Func
@@ -33,7 +34,6 @@ from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed, tile_mma
 from stack.passes.cpu_loops.gemm import counts_of
 from stack.run.backend import Kernel
-from stack.run.graph import CompiledGraph
 from stack.target import Cpu, Mma, cpu_at_hand
 
 PARTS = ("multiply", "load", "memory", "wait", "call", "rest")

@@ -23,7 +23,7 @@ from stack.frontends.torch.distributed.rank_compute import compute_of, stream_ba
 from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.ir.func import Func
-from stack.ir.sharding import replicated
+from stack.mesh.sharding import replicated
 from stack.passes.sharding.training_step import Optimizer, carried
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of

@@ -30,7 +30,7 @@ from stack.demos.train_mesh import (
     train,
 )
 from stack.explore.table import table
-from stack.ir.mesh import parse_mesh
+from stack.mesh.meshes import parse_mesh
 from stack.run.ranks import Ranks
 from stack.sim import machine, simulate
 from stack.sim.pipeline import KINDS, formula, pipeline

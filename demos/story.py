@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import stack
+from stack.calls.graph import CompiledGraph
 from stack.explore.dump import coverage_line, stage_table
 from stack.ir.func import Func
 from stack.measure.compare import compare, describe, device_text
@@ -19,7 +20,6 @@ from stack.measure.roofline import measure_ceilings
 from stack.measure.systems import BenchProgram, capture_program
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
-from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import parse_backends
 from stack.run.trace import find_frontend

@@ -20,7 +20,7 @@ from stack.demos.llama import COLUMNS, ROWS, Llama, Sizes, data
 from stack.demos.train_mesh import Strategy, alone, arrays_of, planned, step_of
 from stack.frontends.torch.distributed.mesh import leave
 from stack.frontends.torch.distributed.rank_program import rank_program
-from stack.ir.sharding import replicated
+from stack.mesh.sharding import replicated
 from stack.run.mesh import cuts_of
 
 

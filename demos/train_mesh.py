@@ -24,9 +24,9 @@ from stack.explore.table import table
 from stack.ir import parse
 from stack.ir.files import large_constants
 from stack.ir.func import Func
-from stack.ir.mesh import parse_mesh
-from stack.ir.mesh_ops import traffic
-from stack.ir.sharding import replicated
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.ops import traffic
+from stack.mesh.sharding import replicated
 from stack.passes.sharding.training_step import Optimizer, carried
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of

@@ -17,7 +17,7 @@ from stack.cli import build_parser
 from stack.commands.inventory import value_text
 from stack.commands.targets import rows_of
 from stack.explore import inventory
-from stack.ir.describe import reference as ops_page
+from stack.explore.op_table import reference as ops_page
 from stack.target import load, names
 from stack.target.record import kind_of
 

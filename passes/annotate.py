@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stack.errors import RuleError, UsageError
 from stack.ir.func import Func
-from stack.ir.mesh import parse_mesh
+from stack.mesh.meshes import parse_mesh
 from stack.passes.sharding.notation import annotated
 from stack.rewrite import Log, Pass
 

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from stack.errors import RuleError, UsageError
 from stack.ir.func import Func
-from stack.ir.mesh import parse_mesh
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
+from stack.mesh.meshes import parse_mesh
 from stack.passes.sharding.strategies.products import products
 from stack.rewrite import Log, Pass, Pipeline
 from stack.rewrite.passes import option_text

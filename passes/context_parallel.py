@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.func import Func
-from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_contraction
+from stack.mesh.meshes import MeshAxis
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import Dims, along, first_reduction
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings

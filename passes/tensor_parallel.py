@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.func import Func
-from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node
+from stack.mesh.meshes import MeshAxis
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.passes.sharding.strategies.products import products

@@ -1,19 +1,33 @@
 """stack: watch a PyTorch module or a JAX function become machine code, stage by stage.
 
-`import stack` loads NumPy only; frameworks load on use.
+`import stack` loads NumPy only; frameworks load on use. So do functions of wings: without the wing,
+their use raises WingMissing.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from stack import errors
-from stack.compiled_callable import compile, jit
-from stack.explore.ask_first_nan import first_nan
-from stack.explore.capture import capture
-from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
 from stack.rewrite import Pass, Pipeline
 from stack.rewrite.pipeline import register_pass
 from stack.run.trace import trace
+from stack.wings import wing
+
+if TYPE_CHECKING:
+    from stack.calls import capture, compile, jit
+    from stack.faults import first_nan
+    from stack.hosted import Kernel, op
+
+_OF_WINGS = {
+    "Kernel": "ops",
+    "capture": "calls",
+    "compile": "calls",
+    "first_nan": "faults",
+    "jit": "calls",
+    "op": "ops",
+}
 
 __all__ = [
     "Func",
@@ -31,3 +45,15 @@ __all__ = [
     "trace",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a function of a wing on first use. Raises WingMissing without the wing."""
+    if name not in _OF_WINGS:
+        raise AttributeError(f"module 'stack' has no attribute {name!r}")
+    found = globals()[name] = getattr(wing(_OF_WINGS[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

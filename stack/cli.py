@@ -13,9 +13,7 @@ from stack.commands import (
     completion,
     dump,
     explain,
-    faults,
     inventory,
-    new,
     opt,
     run,
     show,
@@ -26,7 +24,7 @@ from stack.commands.help_text import Help
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 from stack.explore.terminal import viewed
-from stack.hosted import add_file
+from stack.plugins import add_file
 from stack.run.rejected_arguments import own_error
 
 TEXT = """\
@@ -49,10 +47,7 @@ the results of other compilers.
 exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
 """
 
-COMMANDS = (
-    *(dump, show, explain, opt, run, faults, new, inventory),
-    *(targets, completion),
-)
+COMMANDS = (*(dump, show, explain, opt, run, inventory, targets, completion),)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from stack.errors import UsageError, unknown_name
+from stack.imports import import_named
 
 GROUPS = (
     *("stack.frontends", "stack.backends", "stack.passes", "stack.ops"),
     *("stack.partitioners", "stack.formats"),
 )
+FILES = "STACK_PLUGINS"  # paths of files that declare operators
 _ADDED: dict[str, dict[str, Any]] = {}  # by group and name: what this process registered
 
 
@@ -43,6 +47,11 @@ def names(group: str) -> list[str]:
     return sorted({*_points(group), *_ADDED.get(group, ())})
 
 
+def has(group: str, name: str) -> bool:
+    """True if a name is installed in a group."""
+    return name in _ADDED.get(group, ()) or name in _points(group)
+
+
 @cache
 def load(group: str, name: str) -> Any:
     """Import one plugin. Raises UsageError with the known names."""
@@ -55,3 +64,24 @@ def load(group: str, name: str) -> Any:
         see = f"stackc {group.removeprefix('stack.')}"
         raise unknown_name(f"no {kind}", name, names(group), see=see)
     return points[name].load()
+
+
+def add_file(path: str) -> None:
+    """Runs a file that declares operators, here and in child processes."""
+    held = [p for p in os.environ.get(FILES, "").split(os.pathsep) if p]
+    os.environ[FILES] = os.pathsep.join([*held, str(Path(path).resolve())])
+    load_files()
+
+
+def load_files() -> None:
+    """Runs the files of `add_file` that were not run in this process yet."""
+    for path in os.environ.get(FILES, "").split(os.pathsep):
+        if path:
+            _load_file(path)
+
+
+@cache
+def _load_file(path: str) -> None:
+    if not Path(path).is_file():
+        raise UsageError(f"there is no file {path} to declare operators ({FILES}, --plugin)")
+    import_named(path)

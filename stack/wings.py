@@ -1,18 +1,21 @@
 """Finds the wings: parts beside the core. Each may be missing or broken; the core works without.
 
 A wing registers one module, its door, as an entry point of group `stack.wings`, and its commands in
-group `stack.commands`. The core calls what the door offers, and imports nothing else of a wing.
+group `stack.commands`. What it adds to a frontend or a backend is an object in group `stack.parts`.
+The core calls what the door and the parts offer, and imports nothing else of a wing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import WingMissing
 
 GROUP = "stack.wings"
+PARTS = "stack.parts"
 COMMANDS = "stack.commands"
 
 
@@ -25,30 +28,54 @@ class Wing:
 
 
 WINGS = {
-    "bench": Wing("timing beside other compilers", ("bench", "compare")),
+    "bench": Wing(
+        "timing, schedules by timing, other compilers", ("bench", "calibrate", "compare")
+    ),
+    "calls": Wing("calls of compiled programs from PyTorch and JAX"),
+    "complex": Wing("complex numbers in programs"),
     "course": Wing("lessons and exercises, `python -m stack.demos.course`"),
+    "faults": Wing("the first wrong pass, the first nan", ("bisect", "reduce", "repro")),
     "files": Wing("programs in files of other tools: ONNX, StableHLO"),
+    "functions": Wing("torch functions as simpler ones, pooling, search"),
     "mesh": Wing("programs that are split over a mesh of ranks"),
     "ops": Wing("hosted operators, with kernels written by hand"),
-    "report": Wing("runs as web pages and in notebooks", ("live", "report")),
-    "rules": Wing("counterexamples for rewrite rules", ("check-rule",)),
+    "report": Wing("runs as web pages, in notebooks and as drawings", ("live", "report")),
+    "testing": Wing("tests for authors of passes", ("check-rule", "new", "watch")),
 }
 
 
 def wing(name: str) -> ModuleType:
     """The door of a wing. Raises WingMissing, which says why and how to get the wing."""
-    reason = missing(name)
-    if reason is not None:
-        raise WingMissing(name, WINGS[name].what, reason)
-    return plugins.load(GROUP, name)
+    return _loaded(name, GROUP, name)
 
 
 def missing(name: str) -> str | None:
     """The reason why a wing cannot be used; None if it can. Loads it."""
-    if name not in plugins.names(GROUP):
+    return _missing(GROUP, name)
+
+
+def part(name: str, object_name: str) -> Any:
+    """An object that a wing adds to a frontend or a backend. Raises WingMissing, as `wing`."""
+    return _loaded(name, PARTS, object_name)
+
+
+def part_if_here(object_name: str) -> Any | None:
+    """An object that a wing adds to a frontend or a backend; None without the wing."""
+    return None if _missing(PARTS, object_name) else plugins.load(PARTS, object_name)
+
+
+def _loaded(wing_name: str, group: str, name: str) -> Any:
+    reason = _missing(group, name)
+    if reason is not None:
+        raise WingMissing(wing_name, WINGS[wing_name].what, reason)
+    return plugins.load(group, name)
+
+
+def _missing(group: str, name: str) -> str | None:
+    if not plugins.has(group, name):
         return "it is not installed"
     try:
-        plugins.load(GROUP, name)
+        plugins.load(group, name)
     except Exception as error:  # whatever a broken wing raises, the core goes on
         return f"it cannot be imported: {type(error).__name__}: {error}"
     return None

@@ -10,9 +10,9 @@ import numpy as np
 
 from stack.ir import Block, Func, Node
 from stack.ir.data import round_bf16
-from stack.ir.mesh import Mesh, MeshAxis, parse_mesh, size_of
-from stack.ir.sharding import DimSharding, Sharding
 from stack.ir.types import TensorType, TupleType
+from stack.mesh.meshes import Mesh, MeshAxis, parse_mesh, size_of
+from stack.mesh.sharding import DimSharding, Sharding
 from stack.passes.propagate import Propagate
 from stack.passes.reshard import Reshard
 from stack.passes.spmd import Spmd

@@ -10,12 +10,11 @@ import torch
 
 from stack.ir.func import Func
 from stack.run.backend import Executable, Kernel
+from stack.wings import part_if_here
 
 from ..runtime.program import BlockProgram
-from .replay import Replays
 from .tensors import adopt, download, upload
 from .torch_device import TorchDevice
-from .xla_calls import DeviceSteps
 
 Tensor = torch.Tensor
 
@@ -45,7 +44,10 @@ def executable(
     assert isinstance(program.device, TorchDevice)
     device = program.device.where
     program.describe(func.name, kernels)
-    replays = Replays(program)
+    replaying = part_if_here("device-replay") if graph else None
+    replays = replaying and replaying(program)
+    why_stepwise = "the wing 'calls' is missing" if graph else "graph=False asks for it"
+    foreign = part_if_here("device-xla")
 
     def prepare(arrays: Sequence[np.ndarray]) -> list[Tensor]:
         return upload(arrays, entering, device)
@@ -72,7 +74,7 @@ def executable(
         artifacts=artifacts,
         counts_what="steps of the program: generated kernels and library calls",
         prepare=prepare,
-        call=replays.run if graph else program.run,
+        call=replays.run if replays else program.run,
         finish=finish,
         device=str(device),
         accept=accept,
@@ -80,6 +82,6 @@ def executable(
         arrays="torch",
         peak_bytes=program.peak_bytes,
         profile=profile,
-        stepwise=lambda: replays.problem if graph else "graph=False asks for it",
-        foreign=DeviceSteps(func, program),
+        stepwise=lambda: replays.problem if replays else why_stepwise,
+        foreign=foreign and foreign(func, program),
     )

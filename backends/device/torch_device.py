@@ -11,10 +11,10 @@ import torch
 
 from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
-from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.ranges import register
+from stack.wings import part
 
 from ..runtime.device import CallOpaque, DeviceKernel, LibraryCall, Load, Make, Work
 from .library import DeviceSpace, library_of
@@ -93,7 +93,7 @@ class TorchDevice:
         return here if target.startswith("torch:") else elsewhere
 
     def hosted(self, node: Node) -> LibraryCall:
-        kernel, attributes = kernel_of(node, "cuda"), attributes_of(node)
+        kernel, attributes = part("ops", "kernel-call")(node, "cuda")
 
         def run(values: Sequence[Tensor], _: int) -> list[Tensor]:
             out = kernel(*(v.contiguous() for v in values), **attributes)

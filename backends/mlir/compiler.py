@@ -17,19 +17,18 @@ from stack.phases import phase
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
+from stack.wings import part_if_here
 
 from ..runtime.control import has_only_kernels
 from ..runtime.names import argument_names, function_name
 from ..runtime.program import BlockProgram
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, module_batches
-from .address_calls import by_address
 from .elementwise import Unprintable
 from .host import Host
 from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
 from .module_batches import ENTRY
 from .printer import print_kernel
-from .xla_calls import NativeSteps
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
@@ -207,16 +206,17 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
         has_only_kernels,
     )
     program.describe(func.name, kernels)
+    by_address, foreign = part_if_here("mlir-addresses"), part_if_here("mlir-xla")
     return Executable(
         run=program.run,
         kernels=kernels,
         artifacts=compiler.artifacts(),
-        by_address=by_address(program, compiler.cache),
+        by_address=by_address and by_address(program, compiler.cache),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
         profile=program.profile,
         drain=program.run,
-        foreign=NativeSteps(func, program, compiler.load, compiler.cache),
+        foreign=foreign and foreign(func, program, compiler.load, compiler.cache),
     )
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
-from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DType
 from stack.run.cache import Cache
 from stack.target.record import LINE
+from stack.wings import part
 
 from ..runtime.control import has_only_kernels
 from ..runtime.device import CallOpaque, DeviceKernel, LibraryCall, Load, Make, Work
@@ -79,7 +79,7 @@ class Host:
         return run
 
     def hosted(self, node: Node) -> LibraryCall:
-        kernel, attributes = kernel_of(node, "cpu"), attributes_of(node)
+        kernel, attributes = part("ops", "kernel-call")(node, "cpu")
         dtypes = [storage_dtype(t.dtype) for t in node.types]
 
         def run(arrays: Sequence[np.ndarray], _: int) -> list[np.ndarray]:

@@ -16,15 +16,13 @@ import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.frames import with_room
-from stack.hosted import Op
-from stack.ir.types import BF16, DType, TensorType
+from stack.ir.types import BF16, DType
 from stack.run.backend import AddressProgram
 from stack.run.file_format import type_named
 from stack.run.rejected_arguments import explain_trace
+from stack.wings import part
 
 if TYPE_CHECKING:
-    from stack.ir.func import Func
-    from stack.ir.space import ArraySpace
     from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
 _FLAGS = (
@@ -59,21 +57,18 @@ class JaxFrontend:
     def capture(
         self, fn: Any, args: Sequence[Any], *, dynamic: bool = False, device: str = ""
     ) -> Captured:
-        """Trace `fn` to a jaxpr and import it; see `compile.capture.capture`."""
-        from stack.frontends.jax.compile.capture import capture
+        """Trace `fn` to a jaxpr and import it; see `capture.capture.capture`."""
+        from stack.frontends.jax.capture.capture import capture
 
         with explained():
             return capture(fn, tuple(args), dynamic=dynamic, device=device)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        from stack.frontends.jax.compile.calls import JaxCalls
-        from stack.frontends.jax.compile.peer_calls import PeerCalls
-
         name = options.get("backend")
         backend = plugins.load("stack.backends", name) if name else None
         if backend is not None and backend.peer is not None:
-            return PeerCalls(self, fn, dynamic, options)
-        return JaxCalls(fn, dynamic, options)
+            return part("calls", "jax-peer-calls")(self, fn, dynamic, options)
+        return part("calls", "jax-calls")(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         """Returns the storage of a JAX array; a view if it is on the CPU. bf16 becomes uint16."""
@@ -118,21 +113,15 @@ class JaxFrontend:
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         """Moves arrays to a device; arrays already there are returned unchanged."""
-        from stack.frontends.jax.compile.device_arrays import to_device
+        from stack.frontends.jax.capture.device_arrays import to_device
 
         return [to_device(a, d, device) for a, d in zip(arrays, dtypes, strict=True)]
 
     def from_device(self, arrays: Sequence[Any]) -> list[Any]:
         """Wraps another library's device arrays as JAX arrays, without copies."""
-        from stack.frontends.jax.compile.device_arrays import from_device
+        from stack.frontends.jax.capture.device_arrays import from_device
 
         return [from_device(a) for a in arrays]
-
-    def space(self) -> ArraySpace:
-        """Returns the space that replays functions in jax.numpy, also under `jax.jit`."""
-        from stack.frontends.jax.replay.space import JaxSpace
-
-        return JaxSpace()
 
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Bind the primitive that an `opaque` node names, on storage arrays."""
@@ -147,22 +136,6 @@ class JaxFrontend:
             given = [self.from_numpy(a, d) for a, d in zip(args, dtypes, strict=True)]
             results = bind(target, call, given)
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
-
-    def hosted(self, made: Op) -> Callable[..., Any]:
-        """Returns a JAX primitive for a hosted operator, with its derivative and batching."""
-        from stack.frontends.jax.replay.hosted import operator
-
-        return operator(made)
-
-    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        """Traces a function of JAX arrays to IR; works also while another capture is running."""
-        import jax
-
-        from stack.frontends.jax.compile.capture import capture
-        from stack.frontends.jax.lax.lowering import jax_dtype
-
-        given = (jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types)
-        return capture(lambda *arrays: fn(*arrays), tuple(given)).func
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
         """Returns no breaks: a JAX program is traced as a whole or not at all."""
@@ -191,9 +164,7 @@ class JaxFrontend:
         return tuple(out)
 
     def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        from stack.frontends.jax.compile.training_step import train_runs
-
-        return train_runs(fn, args, options)
+        return part("calls", "jax-training")(fn, args, options)
 
 
 def _uses_jax(fn: Callable[..., Any]) -> bool:

@@ -15,13 +15,11 @@ import numpy as np
 
 from stack.collector import held_back
 from stack.frames import with_room
-from stack.hosted import Op, enter
-from stack.ir.func import Func
-from stack.ir.space import ArraySpace
-from stack.ir.types import DType, TensorType
+from stack.ir.types import DType
 from stack.releases import warn_if_untested
 from stack.run.backend import AddressProgram, Direct
 from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
+from stack.wings import part, part_if_here
 
 
 @functools.cache
@@ -61,7 +59,7 @@ class TorchFrontend:
             or (exported is not None and isinstance(target, exported.ExportedProgram))
         ):
             return None
-        from stack.frontends.torch.compile.compiled_module import entry
+        from stack.frontends.torch.capture.exported import entry
 
         return entry(target)
 
@@ -73,17 +71,21 @@ class TorchFrontend:
         Raises StackError if the function gives more than one graph.
         """
         from stack.frameworks.torch_private import compile_lock
-        from stack.frontends.torch.compile.capture import capture
+        from stack.frontends.torch.capture.capture import capture
 
-        enter(self.name)
+        self._enter_operators()
         with compile_lock():
             return capture(fn, args, dynamic)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        from stack.frontends.torch.compile.guarded_calls import TorchCalls
+        self._enter_operators()
+        return part("calls", "torch-calls")(fn, dynamic, options)
 
-        enter(self.name)
-        return TorchCalls(fn, dynamic, options)
+    def _enter_operators(self) -> None:
+        """Defines in torch the hosted operators that were declared before torch was loaded."""
+        enter = part_if_here("operators-enter")
+        if enter is not None:
+            enter(self.name)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         return _arrays().to_numpy(array, dtype)
@@ -94,9 +96,7 @@ class TorchFrontend:
     def direct(
         self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> Direct | None:
-        from stack.frontends.torch.tensors.address_calls import direct
-
-        return direct(program, arrays, returned, kept)
+        return part("calls", "torch-direct")(program, arrays, returned, kept)
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
         return _arrays().stamp(array)
@@ -110,27 +110,10 @@ class TorchFrontend:
     def from_device(self, arrays: Sequence[Any]) -> list[Any]:
         return _arrays().from_device(arrays)
 
-    def space(self) -> ArraySpace:
-        from stack.frontends.torch.replay.space import TorchSpace
-
-        return TorchSpace()
-
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         from stack.frontends.torch.tensors.arrays import call_opaque
 
         return call_opaque(target, call, args)
-
-    def hosted(self, made: Op) -> Callable[..., Any]:
-        """Returns the registered torch operator, `torch.ops.stack.<family>_<operator>`."""
-        from stack.frontends.torch.compile.hosted import operator
-
-        return operator(made)
-
-    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        """Traces a function of torch tensors to IR; works also while another capture is running."""
-        from stack.frontends.torch.compile.hosted import traced
-
-        return traced(fn, types)
 
     def breaks(self, fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
         """Returns the graph breaks that Dynamo finds, each with its source line."""
@@ -158,9 +141,7 @@ class TorchFrontend:
         return random_inputs(specs)
 
     def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        from stack.frontends.torch.compile.training_step import train_runs
-
-        return train_runs(fn, args, options)
+        return part("calls", "torch-training")(fn, args, options)
 
 
 FRONTEND = TorchFrontend()
@@ -175,21 +156,15 @@ def dynamo_backend(
         options: `backend`, `passes` and `strict` as for `stack.compile`; the rest goes to the
             backend.
     """
-    from stack.frontends.torch.compile.dynamo_backend import compile_graph
-
     warn_if_untested("torch")
-    return compile_graph(gm, example_inputs, {**(options or {}), **more})
+    return part("calls", "torch-compile")(gm, example_inputs, {**(options or {}), **more})
 
 
 def runs() -> list[Any]:
     """Returns records of the graphs that torch.compile gave us in this process, in order."""
-    import stack.frontends.torch.compile.dynamo_backend as dynamo
-
-    return dynamo.runs()
+    return part("calls", "torch-runs")()
 
 
 def clear_runs() -> None:
     """Forget the records that `runs` returns."""
-    from stack.frontends.torch.compile.dynamo_backend import GRAPHS
-
-    GRAPHS.clear()
+    part("calls", "torch-graphs").clear()

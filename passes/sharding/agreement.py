@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stack.ir.mesh import Axes, size_of, starts_with
+from stack.mesh.meshes import Axes, size_of, starts_with
 from stack.passes.sharding.factors import Factors, Split
 
 Told = tuple[tuple[Axes, ...], ...]  # for each value of a node, for each dim, its axes

@@ -15,11 +15,11 @@ from typing import NamedTuple, cast
 from stack.errors import RuleError
 from stack.ir import ops, param
 from stack.ir.func import Func
-from stack.ir.mesh import Axes, Mesh, joined
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
 from stack.ir.traits import is_input, is_item, maker, place_of, runs_blocks
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Axes, Mesh, joined
+from stack.mesh.sharding import OPEN, DimSharding, Sharding, sharded
 from stack.passes.sharding.agreement import Agreement
 from stack.passes.sharding.factors import Factors, factors_of
 

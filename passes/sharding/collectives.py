@@ -7,9 +7,9 @@ from typing import cast
 
 from stack.ir import Builder, Node
 from stack.ir.dim import Dim
-from stack.ir.mesh import Axes, Mesh, axes_text, size_of
-from stack.ir.sharding import Sharding, part_size
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Axes, Mesh, axes_text, size_of
+from stack.mesh.sharding import Sharding, part_size
 from stack.passes.sharding.route import RouteStep, ShardState, places, route
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stack.errors import UsageError
-from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node
+from stack.mesh.meshes import MeshAxis
 from stack.passes.sharding.cells import CellGraph, CellValue
 from stack.passes.sharding.propagation import Conflict, Propagation
 from stack.passes.sharding.resharding import ReshardingPlan

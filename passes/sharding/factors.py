@@ -23,12 +23,12 @@ from typing import cast
 
 from stack.ir import ops, param
 from stack.ir.equivalence import cached_by_class
-from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
-from stack.ir.overlap import Overlap
 from stack.ir.relation import Access, Equation, Linear, Shape
 from stack.ir.traits import is_reduction, reads_by_data, writes_by_data
 from stack.ir.types import Type, unsharded
+from stack.mesh.meshes import Axes, MeshAxis, size_of
+from stack.mesh.overlap import Overlap
 from stack.passes.sharding.windows import ShardWindow, window_of
 
 Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from stack.ir import ops
 from stack.ir.cost import cost
-from stack.ir.mesh import Axes, Mesh, MeshAxis, atoms, joined, size_of
 from stack.ir.node import Node
-from stack.ir.sharding import Sharding, sharded
+from stack.mesh.meshes import Axes, Mesh, MeshAxis, atoms, joined, size_of
+from stack.mesh.sharding import Sharding, sharded
 from stack.passes.sharding.factors import Factors, Split, alone, factors_of
 from stack.passes.sharding.route import route
 

@@ -12,11 +12,12 @@ from fnmatch import fnmatchcase
 
 from stack.errors import RuleError, StackError, UsageError, unknown_name
 from stack.ir.func import Func
-from stack.ir.mesh import Mesh
+from stack.ir.lexer import Cursor
 from stack.ir.node import Block, Node
-from stack.ir.sharding import WHOLE, DimSharding, Sharding
-from stack.ir.sharding_parser import ShardingParser
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Mesh
+from stack.mesh.parser import ShardingParser
+from stack.mesh.sharding import WHOLE, DimSharding, Sharding
 
 _ENTRY = re.compile(r"\s*(\{[^{}]*\}(?:\s*p\d+)?|[^,{}]+?)\s*(?:,|$)")
 _RESULT = re.compile(r"return(?:\s+(\d+))?")
@@ -92,13 +93,13 @@ class _Placer:
     def _dim(self, entry: str, what: str, text: str) -> DimSharding:
         if entry == "-":
             return WHOLE
-        parser = ShardingParser(entry if entry.startswith("{") else f"{{{entry}}}")
+        cursor = Cursor(entry if entry.startswith("{") else f"{{{entry}}}")
         try:
-            axes, is_open, priority, overlap = parser.dim_sharding()
-            if parser.next.kind != "end":
-                parser.fail(f"expected the end, found {parser.next.text!r}")
+            axes, is_open, priority, overlap = ShardingParser(cursor).dim_sharding()
+            if cursor.next.kind != "end":
+                cursor.fail(f"expected the end, found {cursor.next.text!r}")
             if overlap is not None:
-                parser.fail(f"overlapping parts {overlap} are planned, and cannot be given")
+                cursor.fail(f"overlapping parts {overlap} are planned, and cannot be given")
             found = tuple(self.mesh.axis(axis) for axis, _ in axes)
         except StackError as error:
             raise UsageError(f"{text!r}: {what}: {entry!r}: {error}") from error

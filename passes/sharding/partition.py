@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stack.ir.builder import Builder
-from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.sharding import replicated
 from stack.ir.traits import is_item, runs_blocks
+from stack.mesh.meshes import Mesh
+from stack.mesh.sharding import replicated
 from stack.passes.sharding.collectives import moved
 from stack.passes.sharding.rank_code import RankNode, local_type, local_types
 

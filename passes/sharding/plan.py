@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.sharding import Sharding
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType, TupleType, Type
+from stack.mesh.sharding import Sharding
 from stack.passes.sharding.cells import CellGraph, CellValue
 from stack.passes.sharding.resharding import ReshardingPlan, Version
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
+from stack.mesh.meshes import Axes, MeshAxis, axes_text, joined, size_of, starts_with
 from stack.passes.sharding.agreement import (
     Agreement,
     DimSplit,

@@ -14,10 +14,10 @@ from typing import Any
 from stack.ir import Builder, Node, ops
 from stack.ir.array_space import identity
 from stack.ir.conv_op import as_stored
-from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
-from stack.ir.sharding import Sharding, is_padded
 from stack.ir.traits import is_reduction, reads_by_data, writes_by_data
 from stack.ir.types import I64, TensorType, TupleType, Type
+from stack.mesh.meshes import Axes, Mesh, axes_text, joined, size_of
+from stack.mesh.sharding import Sharding, is_padded
 from stack.passes.sharding.factors import Factors, Split, factors_of
 
 

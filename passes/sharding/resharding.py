@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.sharding import Sharding, replicated
 from stack.ir.traits import is_item
+from stack.mesh.sharding import Sharding, replicated
 from stack.passes.sharding.cells import CellGraph, CellValue, Path
 from stack.passes.sharding.node_choices import best_choice
 from stack.passes.sharding.route import STAY, Route, places, route

@@ -17,11 +17,11 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple, cast
 
-from stack.ir.mesh import Axes, MeshAxis, atoms, axes_text, joined, size_of
-from stack.ir.mesh_ops import sent_bytes
-from stack.ir.overlap import Overlap, sends
-from stack.ir.sharding import Sharding, is_padded, is_regular, part_size
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Axes, MeshAxis, atoms, axes_text, joined, size_of
+from stack.mesh.ops import sent_bytes
+from stack.mesh.overlap import Overlap, sends
+from stack.mesh.sharding import Sharding, is_padded, is_regular, part_size
 
 
 class ShardState(NamedTuple):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from stack.ir.mesh import Axes, size_of
-from stack.ir.overlap import Overlap
 from stack.ir.relation import Equation
-from stack.ir.sharding import is_regular
+from stack.mesh.meshes import Axes, size_of
+from stack.mesh.overlap import Overlap
+from stack.mesh.sharding import is_regular
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.determinism import check_repeatable
+from stack.explore.determinism import WAY_OUT, check_draws
 from stack.explore.lowering import capture, label, with_random_inputs
 from stack.explore.target import ExampleCall
 from stack.measure.compare import SCHEMA, compare, describe
@@ -21,6 +21,7 @@ from stack.measure.transplant_race import described as describe_transplants
 from stack.measure.transplant_race import transplant_race
 from stack.report.make import compared_report
 from stack.report.page import page
+from stack.run.frontend import Captured
 from stack.run.pipeline_edits import DEFAULT, is_default
 from stack.run.specs import parse_backends
 
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     captured, frontend = capture(target, settings)
     if not isinstance(target, ExampleCall):
         captured = with_random_inputs(captured)
-    check_repeatable(captured)
+    _check_repeatable(captured)
     program = program_of(captured, frontend)
     found = compare(
         [program],
@@ -152,7 +153,7 @@ def _run_transplant(args: argparse.Namespace) -> int:
     captured, frontend = capture(target, settings)
     if not isinstance(target, ExampleCall):
         captured = with_random_inputs(captured)
-    check_repeatable(captured)
+    _check_repeatable(captured)
     program = program_of(captured, frontend)
     found = transplant_race(program, peers, settings, rounds=args.rounds, say=common.progress)
     try:
@@ -185,3 +186,12 @@ def _run_sharding(args: argparse.Namespace) -> int:
 def names(text: str) -> list[str]:
     """Splits a list of names at its commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _check_repeatable(captured: Captured) -> None:
+    """Raises UsageError if a program uses random draws, or writes to its buffers in each run."""
+    check_draws(captured.func)
+    written = captured.notes.get("written buffers", "").split("\n")
+    if any(written):
+        named = ", ".join(written)
+        raise UsageError(f"the program writes to its buffers {named} in each run; {WAY_OUT}")

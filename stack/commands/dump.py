@@ -13,7 +13,6 @@ import numpy as np
 import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.bisect import bisect
 from stack.explore.check import check_stages
 from stack.explore.determinism import check_draws
 from stack.explore.diff import without_lines
@@ -29,19 +28,17 @@ from stack.explore.lowering import (
     record_of,
 )
 from stack.explore.memory import memory_peak
-from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import STAGE, KernelSteps, check_steps, refuse_long, stepped
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud, filled
-from stack.explore.training import train_runs
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import SCHEMA, Run
 from stack.run.targets import target_of
-from stack.wings import wing
+from stack.wings import missing, part, wing
 
 TEXT = """
     Compile a program and show every stage that it goes through.
@@ -116,9 +113,9 @@ def run(args: argparse.Namespace) -> int:
     target_of(backend, settings.options)  # refuses a machine that the backend does not support
     target = common.target_of(args)
     if args.mesh or args.shard:
-        return _run_on_mesh(args, target)
+        return part("mesh", "dump-mesh")(args, target)
     if args.train:
-        return _run_training(args, target)
+        return part("calls", "dump-training")(args, target)
     if isinstance(target, SavedRun):
         common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
     if args.profile and args.to:
@@ -132,10 +129,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         record = record_of(target, settings)
     if args.output:
-        folder = record.save(_folder(args.output))
+        folder = record.save(output_folder(args.output))
         common.progress(f"wrote {folder}")
     if args.graph:
-        write_graph(record.func(args.to or "imported"), Path(args.graph))
+        wing("report").write_graph(record.func(args.to or "imported"), Path(args.graph))
         common.progress(f"wrote {args.graph}")
     manifest = record.manifest()
     kernels = _steps(record, backend, settings) if args.steps and not args.json else []
@@ -158,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     if args.memory:
         print(f"\n{memory_peak(held(record))}")
     if args.all and not args.steps:
-        _print_stages(record)
+        print_stages(record)
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")
     if args.check:
@@ -166,8 +163,11 @@ def run(args: argparse.Namespace) -> int:
     if is_wrong:
         imported = record["imported"].func
         assert imported is not None
-        culprit = bisect(imported, *all_stages(imported, settings), given=given)
-        print(culprit or "no single pass is wrong")
+        if missing("faults"):
+            print("the wing 'faults' would name the first wrong pass")
+        else:
+            culprit = wing("faults").bisect(imported, *all_stages(imported, settings), given=given)
+            print(culprit or "no single pass is wrong")
     return int(is_wrong)
 
 
@@ -226,52 +226,14 @@ def _print_check(verdicts: Sequence[Verdict]) -> None:
         print("every stage computes the same as the program; no buffers overlap")
 
 
-def _run_on_mesh(args: argparse.Namespace, target: CommandTarget) -> int:
-    """Shows the stages of a program that is split over ranks."""
-    if args.train or args.profile or not args.mesh:
-        raise UsageError("--shard needs --mesh; neither works with --train or --profile")
-    mesh = wing("mesh")
-    record: Run = mesh.shard_target(target, common.settings_of(args), args.mesh, tuple(args.shard))
-    if args.output:
-        common.progress(f"wrote {record.save(_folder(args.output))}")
-    if args.json:
-        local = record["partitioned"].func
-        rows: list[Any] = mesh.collectives(local) if local is not None else []
-        common.print_json({**record.manifest(), "collectives": rows})
-        return 0
-    print(f"{describe(record.manifest())}\n\n{mesh.summary(record)}")
-    if args.all and not args.steps:
-        _print_stages(record)
-    elif args.to:
-        print(f"\n{record[args.to].text.rstrip()}")
-    return 0
-
-
-def _run_training(args: argparse.Namespace, target: CommandTarget) -> int:
-    """Shows every graph of a training step; with -o, writes each to its own folder."""
-    if args.to or args.profile:
-        raise UsageError("--train shows whole graphs: leave out --to and --profile")
-    found = train_runs(target, common.settings_of(args))
-    for name, record in found.items():
-        if args.output:
-            folder = _folder(args.output)
-            common.progress(f"wrote {record.save(folder / name if len(found) > 1 else folder)}")
-        if not args.json:
-            print(describe(record.manifest()) + "\n")
-        if args.all and not args.json:
-            _print_stages(record)
-    if args.json:
-        runs = {name: record.manifest() for name, record in found.items()}
-        common.print_json({"schema": "stack.runs/1", "runs": runs})
-    return 0
-
-
-def _print_stages(record: Run) -> None:
+def print_stages(record: Run) -> None:
+    """Prints the text of every stage."""
     for stage in record.records:
         print(f"\n// ---- {stage.name}\n{stage.text.rstrip()}")
 
 
-def _folder(name: str) -> Path:
+def output_folder(name: str) -> Path:
+    """Returns a folder to write to. Raises UsageError for a file."""
     folder = Path(name)
     if folder.is_file():
         raise UsageError(f"{folder} is a file; -o takes a folder")

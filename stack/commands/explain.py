@@ -13,7 +13,6 @@ from stack.explore.assembly import assembly, beside_source
 from stack.explore.diff import without_lines
 from stack.explore.kernel_rows import kernel_of, kernel_rows
 from stack.explore.kernel_sharing import explain_pairs, told
-from stack.explore.kernel_time import slow
 from stack.explore.node_outcomes import fate_table, fates
 from stack.explore.provenance import NodeLocation, explain, where
 from stack.explore.retrace import retrace
@@ -22,7 +21,7 @@ from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
 from stack.explore.target import ExampleCall, resolve
 from stack.run.trace import find_frontend
-from stack.wings import wing
+from stack.wings import part_if_here, wing
 
 WHERE = """
     Show where a source line went, or where a node or a kernel came from.
@@ -182,8 +181,11 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
-    """Prints what bounds a kernel's time, then its assembly with the source lines."""
-    rows = slow(run, args.kernel)
+    """Prints what bounds a kernel's time, which needs the wing `bench`, then its assembly with the
+    source lines.
+    """
+    bounds = part_if_here("kernel-bounds")
+    rows: list[tuple[str, str]] = bounds(run, args.kernel) if bounds is not None else []
     code = beside_source(assembly(run, args.kernel)[1], run.sources)
     if args.json:
         document = {"schema": "stack.explain/1", "kernel": dict(rows), "assembly": code}

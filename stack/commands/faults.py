@@ -14,13 +14,13 @@ from stack.commands import common
 from stack.commands.opt import read
 from stack.commands.run import runner
 from stack.errors import StackError, UsageError
-from stack.explore.bisect import Culprit, Runs, bisect, frontend_culprit
 from stack.explore.lowering import all_stages, capture, own_inputs, report_failure
-from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
 from stack.explore.saved_run import load_run
 from stack.explore.steps import shown_by
 from stack.explore.target import ExampleCall
+from stack.faults.bisect import Culprit, Runs, bisect, frontend_culprit
+from stack.faults.reduce import reduce
 from stack.ir import files
 from stack.ir.func import Func
 from stack.rewrite.blame import shown

@@ -10,8 +10,8 @@ from typing import Any
 from stack.commands import common
 from stack.errors import unknown_name
 from stack.explore import inventory
+from stack.explore.op_table import reference
 from stack.explore.table import listing, table
-from stack.ir.describe import reference
 
 KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, ...]]] = {
     "passes": (

@@ -11,7 +11,6 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError, VerifyError
 from stack.explore.diff import without_lines
-from stack.explore.lowering import Settings
 from stack.explore.saved_run import parse_file_text
 from stack.explore.table import table
 from stack.explore.target import IRText, resolve
@@ -19,14 +18,9 @@ from stack.ir import files
 from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline, Record
-from stack.run.pipeline_edits import DEFAULT, is_default
 from stack.schedule import named_schedules
 from stack.target import load
-from stack.wings import wing
-
-NOT_AGAINST = (
-    *("check", "fuel", "print_changed", "no_lines", "stats", "verbose", "schedule", "output"),
-)
+from stack.wings import part
 
 OPT = """
     Run passes over a function in IR text and print the result. A summary of each pass goes to
@@ -165,7 +159,7 @@ def place_of(node: str, file: str) -> str:
 def run_opt(args: argparse.Namespace) -> int:
     """Runs a pipeline over IR text, or judges its fusion pass."""
     if args.against:
-        return _judge(args)
+        return part("bench", "judge-fusings")(args)
     schedules = named_schedules(args.schedule)
     pipeline = args.pass_pipeline or ("schedule" if schedules else "")
     if not pipeline:
@@ -203,26 +197,6 @@ def run_opt(args: argparse.Namespace) -> int:
     else:
         print(shown(result.func, args.no_lines))
     return 0
-
-
-def _judge(args: argparse.Namespace) -> int:
-    """Judges the fusion pass of a pipeline by the best fusing that exists."""
-    given = [f"--{name.replace('_', '-')}" for name in NOT_AGAINST if getattr(args, name)]
-    if given:
-        raise UsageError(f"--against compares fusings and prints no function: leave out {given[0]}")
-    if args.best < 1:
-        raise UsageError(f"--best {args.best}: at least the best fusing is shown, so 1 or more")
-    passes = args.pass_pipeline or DEFAULT
-    if not is_default(passes):
-        raise UsageError(
-            f"--against judges the fusion pass of a backend, so --pass-pipeline must start with"
-            f" {DEFAULT!r}, as in 'default,-fuse,+mine.py:Mine@fused', not {passes!r}"
-        )
-    common.check_frontend(args.frontend)
-    settings = Settings(args.backend, passes, frontend=args.frontend, machine=args.target or "")
-    target = resolve(args.file, args.frontend, args.input)
-    race = wing("bench").race_fusings
-    return race(target, settings, args.best, args.rounds, args.plot, common.progress)
 
 
 def statistics(records: Sequence[Record]) -> str:

@@ -13,11 +13,9 @@ import stack.plugins as plugins
 from stack.commands import common
 from stack.commands.opt import read
 from stack.errors import UsageError
-from stack.explore.first_nan import first_nan_of
 from stack.explore.kernel_text import resume, run_of
-from stack.explore.lowering import Settings, capture, graph_of
+from stack.explore.lowering import Settings, capture, captured_program
 from stack.explore.resume import Arrays, executable_from, results_of
-from stack.explore.saved_run import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
 from stack.explore.target import IRText, resolve
@@ -27,7 +25,7 @@ from stack.rewrite.check import TOLERANCE, as_list, difference
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
-from stack.wings import wing
+from stack.wings import part, wing
 
 RUN = """
     Run a function in IR text on random inputs. The reference interpreter always runs it. With
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.against:
         args.against = same_run(args.against, file)
     if args.kernel:
-        return _run_race(args, file)
+        return part("bench", "race-kernel")(args, file)
     if _is_kernel_text(args):
         return _run_text(args, file)
     func = read(file)
@@ -145,10 +143,10 @@ def run(args: argparse.Namespace) -> int:
         held |= {f"result_{i}": a for i, a in enumerate(expected)}
         np.savez(args.save, **held)
     who = (args.backend or file, args.against or "the interpreter")
-    return _report(args, truth, expected, found, who)
+    return report_results(args, truth, expected, found, who)
 
 
-def _report(
+def report_results(
     args: argparse.Namespace,
     func: Func,
     expected: Sequence[Any],
@@ -191,7 +189,7 @@ def _run_first_nan(args: argparse.Namespace, file: str) -> int:
         )
     common.check_frontend(args.frontend)
     target = resolve(file, args.frontend, args.input)
-    found = first_nan_of(target, Settings(args.backend), args.first_inf, args.seed)
+    found = wing("faults").first_nan_of(target, Settings(args.backend), args.first_inf, args.seed)
     if args.json:
         common.print_json({"schema": "stack.first-nan/1", **asdict(found)})
     else:
@@ -213,27 +211,7 @@ def _run_text(args: argparse.Namespace, file: str) -> int:
     inputs = random_inputs(truth, args.seed)
     expected = as_list(truth.interpret(*inputs))
     found = results_of(made, func, inputs)
-    return _report(args, truth, expected, found, (file, args.against or "the interpreter"))
-
-
-def _run_race(args: argparse.Namespace, folder: str) -> int:
-    """Races a hand-written kernel against a generated one, and checks each of its results."""
-    name, equals, code = args.kernel.partition("=")
-    if not equals or ":" not in code:
-        raise UsageError(f"--kernel takes NAME=file.py:function, not {args.kernel!r}")
-    saved = load_run(folder)
-    backend = args.backend or str(saved.manifest["backend"]) or DEFAULT_BACKEND
-    found = wing("bench").race_kernel(saved, name, code, backend, args.seed)
-    more: dict[str, Any] = {}
-    if not found.problem:
-        more[f"us of {name}"] = number(1e6 * found.ours)
-        more[f"us of {code}"] = number(1e6 * found.hand)
-        more["checked"] = found.checks
-    shown = found.found or None  # there are no results if the kernel broke a rule
-    _report(args, found.func, found.expected, shown, None, **more)
-    if found.problem:
-        common.progress(found.problem)
-    return int(bool(found.problem))
+    return report_results(args, truth, expected, found, (file, args.against or "the interpreter"))
 
 
 def statistics(array: Any) -> dict[str, Any]:
@@ -265,11 +243,11 @@ def runner(
         made = executable_from(func, stage, backend)
         return lambda inputs: results_of(made, func, inputs)
     target, settings = IRText(func.name, func), Settings(backend)
-    graph = graph_of(*capture(target, settings), target, settings)
+    program = captured_program(*capture(target, settings), target, settings)
 
     def run(inputs: Arrays) -> list[np.ndarray]:
         ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
-        results = graph.executable_for(ready).run(ready)
+        results = program.executable_for(ready).run(ready)
         return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
 
     return run

@@ -10,11 +10,11 @@ from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, summary, without_lines
 from stack.explore.dump import describe
 from stack.explore.memory import memory_peak
-from stack.explore.module_graph import write_graph
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.explore.steps import is_step, same_run, stage_text
 from stack.explore.table import table
 from stack.ir import files
+from stack.wings import wing
 
 SHOW = """
     Show a saved run, one of its stages, one of its kernels, or a file of IR text.
@@ -90,7 +90,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
     if args.graph:
-        write_graph(run.func(args.stage or "imported"), Path(args.graph))
+        wing("report").write_graph(run.func(args.stage or "imported"), Path(args.graph))
         common.progress(f"wrote {args.graph}")
     elif args.memory:
         print(memory_peak(run))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stack.explore.overlap import overlaps
 from stack.rewrite.truth import Arrays, Truth, Verdict
-from stack.run.overlap import overlaps
 from stack.run.record import Stage
 
 

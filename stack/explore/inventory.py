@@ -9,15 +9,13 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.explore.glossary import entries
-from stack.hosted import declared
-from stack.hosted.describe import hosted_rows
-from stack.ir.describe import op_rows
+from stack.explore.op_table import op_rows
 from stack.processors import usable_processors
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import versions
-from stack.wings import WINGS, missing
+from stack.wings import WINGS, missing, part_if_here
 
 Row = dict[str, Any]
 
@@ -102,7 +100,13 @@ def _stage(backend: str, stage: str, pipeline: str) -> Row:
 
 def ops() -> list[Row]:
     """Lists the op table and the hosted operators."""
-    return [*op_rows(), *hosted_rows()]
+    return [*op_rows(), *hosted_ops()]
+
+
+def hosted_ops() -> list[Row]:
+    """Lists the hosted operators; none without their wing."""
+    rows = part_if_here("operator-rows")
+    return rows() if rows is not None else []
 
 
 def glossary() -> list[Row]:
@@ -125,7 +129,9 @@ def env() -> list[Row]:
         rows.append({"name": group, "value": ", ".join(plugins.names(group)) or "none"})
     for name in WINGS:
         rows.append({"name": f"wing {name}", "value": missing(name) or "ready"})
-    rows.append({"name": "hosted operators", "value": ", ".join(declared()) or "none"})
+    rows.append(
+        {"name": "hosted operators", "value": ", ".join(r["name"] for r in hosted_ops()) or "none"}
+    )
     return rows
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 import stack.plugins as plugins
-from stack.compiled_callable import Compiled
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
 from stack.explore.target import CommandTarget, ExampleCall
@@ -19,6 +18,7 @@ from stack.ir.storage import decode, encode
 from stack.phases import phase
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
+from stack.run.captured_program import CapturedProgram
 from stack.run.compile import (
     DEFAULT_BACKEND,
     build,
@@ -29,19 +29,17 @@ from stack.run.compile import (
 )
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
-from stack.run.graph import CompiledGraph
 from stack.run.ir_frontend import IRFrontend, captured_of
-from stack.run.pipeline_edits import Stages
+from stack.run.pipeline_edits import WEIGHTS, Stages, split_weights
 from stack.run.record import Run, Stage
 from stack.run.rejected_arguments import capture_as_eager
 from stack.run.targets import target_of
 from stack.run.trace import find_frontend
-from stack.run.weights import STAGE as WEIGHTS
-from stack.run.weights import split, with_weights
 from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Gpu
 from stack.target import Target as Machine
+from stack.wings import missing, part, wing
 
 
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
@@ -126,9 +124,24 @@ def label(target: CommandTarget) -> str:
     return str(target.folder) if isinstance(target, SavedRun) else target.spec
 
 
-def compile_program(target: ExampleCall, settings: Settings) -> Compiled:
-    """Compiles a program as its users do."""
-    compiled = Compiled(
+def compile_target(target: CommandTarget, settings: Settings) -> Run:
+    """Compiles a target to an executable, and returns the record of its stages and kernels.
+
+    A program is compiled as for its users' calls; without the wing of calls it is captured once.
+    """
+    if isinstance(target, ExampleCall) and missing("calls") is None:
+        return compile_program(target, settings).run
+    program = captured_program(*capture(target, settings), target, settings)
+    if isinstance(target, ExampleCall):  # sizes may be symbols
+        captured = program.captured
+        arrays = [*captured.bound, *captured.flatten(*target.args)]
+        program.prepare_shapes([array.shape for array in arrays])
+    return program.run
+
+
+def compile_program(target: ExampleCall, settings: Settings) -> Any:
+    """Compiles a program as its users do, to a `Compiled`. Raises WingMissing."""
+    compiled = wing("calls").Compiled(
         target.fn,
         {"frontend": target.frontend, "dynamic": settings.dynamic},
         backend=settings.backend,
@@ -141,13 +154,6 @@ def compile_program(target: ExampleCall, settings: Settings) -> Compiled:
     return compiled
 
 
-def compile_target(target: CommandTarget, settings: Settings) -> Run:
-    """Compiles a target to an executable, and returns the record of its stages and kernels."""
-    if isinstance(target, ExampleCall):
-        return compile_program(target, settings).run
-    return graph_of(*capture(target, settings), target, settings).run
-
-
 def record_of(target: CommandTarget, settings: Settings) -> Run:
     """Compiles a target and returns the record; for an absent machine, generates kernels only."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
@@ -156,11 +162,11 @@ def record_of(target: CommandTarget, settings: Settings) -> Run:
     return compile_target(target, settings)
 
 
-def graph_of(
+def captured_program(
     captured: Captured, frontend: Frontend, target: CommandTarget, settings: Settings
-) -> CompiledGraph:
+) -> CapturedProgram:
     """Compiles a captured program with the settings."""
-    return CompiledGraph(
+    return CapturedProgram(
         captured,
         frontend,
         settings.backend,
@@ -182,7 +188,7 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     """Lowers to one stage without the backend's compiler, which need not be installed."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    leading, passes = split(settings.passes)
+    leading, passes = split_weights(settings.passes)
     forming, lowering = stages_of(backend, passes, settings.rounds)
     stages = [*forming, *lowering]
     before = ["captured", "imported", *([WEIGHTS] if leading else [])]
@@ -204,7 +210,7 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     if stage != "captured":
         run.add(Stage("imported", func=captured.func))
     if leading and stage not in ("captured", "imported"):
-        captured, made = with_weights(captured, frontend, leading)
+        captured, made = part("ops", "with-weights")(captured, frontend, leading)
         run.add(made)
     run.coverage = coverage_of(captured.func)
     if stage in before:
@@ -231,7 +237,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
     """Returns the stages from an imported function to a backend, and the target machine."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    _, passes = split(settings.passes)
+    _, passes = split_weights(settings.passes)
     first = operator_stage(func, backend, passes, settings.prefer)
     forming, lowering = stages_of(backend, passes, settings.rounds)
     return [*first, *forming, *lowering], target_of(backend, settings.options)
@@ -241,7 +247,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
 def inspect_target(target: CommandTarget, settings: Settings) -> Run:
     """Lowers a target and generates kernels for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    leading, passes = split(settings.passes)
+    leading, passes = split_weights(settings.passes)
     run = lower_to(target, settings, WEIGHTS if leading else "imported")
     return _inspect(run, backend, replace(settings, passes=passes))
 

@@ -15,11 +15,11 @@ from stack.explore.table import table
 from stack.explore.target import CommandTarget
 from stack.explore.terminal import view
 from stack.ir.func import Func
-from stack.ir.mesh import Mesh, size_of
-from stack.ir.mesh_ops import traffic
 from stack.ir.node import Node, walk
-from stack.ir.sharding import Sharding
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Mesh, size_of
+from stack.mesh.ops import traffic
+from stack.mesh.sharding import Sharding
 from stack.rewrite import Pipeline
 from stack.run.backend import module_paths, source_lines
 from stack.run.decisions import decided

@@ -31,6 +31,7 @@ from stack.errors import RuleError, UsageError, unknown_name
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.dim import Dim
 from stack.ir.types import TensorType, dtype_of
+from stack.wings import part
 
 DEVICES = ("cpu", "cuda")
 AUTOCASTS = ("", "f32", "low")
@@ -372,7 +373,7 @@ class Op:
     def on(self, framework: str) -> Callable[..., Any]:
         """Returns this operator as a function on arrays of the framework "torch" or "jax"."""
         if framework not in self.callables:
-            self.callables[framework] = plugins.load("stack.frontends", framework).hosted(self)
+            self.callables[framework] = part("ops", f"{framework}-operator")(self)
         return self.callables[framework]
 
     def __call__(self, *arrays: Any, **attributes: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 
 import stack.hosted.element_types as element_types
-import stack.plugins as plugins
 from stack.errors import RuleError, StackError, UsageError
 from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
@@ -18,6 +17,7 @@ from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.types import TensorType, type_symbols
+from stack.wings import part
 
 Attributes = tuple[tuple[str, Any], ...]
 
@@ -54,8 +54,8 @@ def decomposed(made: Op, types: tuple[TensorType, ...], attributes: Attributes) 
 
 def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Func:
     if made.language != NUMPY:
-        frontend = plugins.load("stack.frontends", made.language)
-        return frontend.traced(partial(made.decomposition, **attributes), types)
+        traced = part("ops", f"{made.language}-traced")
+        return traced(partial(made.decomposition, **attributes), types)
     try:
         return _written_out(made, types, attributes)
     except ZeroDivisionError as error:
@@ -130,6 +130,11 @@ def kernel_of(node: Node, device: str) -> Kernel:
         if kernel.device == device and kernel.name == name:
             return kernel
     raise StackError(f"operator {made.name} has no kernel {name!r} for {device}: run pass `hosted`")
+
+
+def kernel_call(node: Node, device: str) -> tuple[Kernel, dict[str, Any]]:
+    """Returns the hand-written kernel of a `custom` node, and the attributes to call it with."""
+    return kernel_of(node, device), attributes_of(node)
 
 
 def with_kernel(node: Node, kernel: str) -> Node:

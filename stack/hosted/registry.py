@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.hosted.declaration import NUMPY, Kernel, Op
-from stack.imports import import_named
 
 GROUP = "stack.ops"
-FILES = "STACK_PLUGINS"  # paths of files that declare operators
 _DECLARED: dict[str, Op] = {}
 
 
@@ -115,7 +110,7 @@ def _place(made: Op) -> str:
 
 def find(name: str) -> Op:
     """Returns a declared operator. Raises UsageError with the known names and how to add a file."""
-    _load_files()
+    plugins.load_files()
     family = name.partition(".")[0]
     if name not in _DECLARED and family in plugins.names(GROUP):
         plugins.load(GROUP, family)
@@ -129,30 +124,10 @@ def find(name: str) -> Op:
 
 def declared() -> list[str]:
     """Returns the names of all operators of every family that can be loaded."""
-    _load_files()
+    plugins.load_files()
     for family in plugins.names(GROUP):
         try:
             plugins.load(GROUP, family)
         except (ImportError, StackError):
             continue  # `stackc env` names it
     return sorted(_DECLARED)
-
-
-def add_file(path: str) -> None:
-    """Runs a file that declares operators, here and in child processes."""
-    held = [p for p in os.environ.get(FILES, "").split(os.pathsep) if p]
-    os.environ[FILES] = os.pathsep.join([*held, str(Path(path).resolve())])
-    _load_files()
-
-
-def _load_files() -> None:
-    for path in os.environ.get(FILES, "").split(os.pathsep):
-        if path:
-            _load_file(path)
-
-
-@cache
-def _load_file(path: str) -> None:
-    if not Path(path).is_file():
-        raise UsageError(f"there is no file {path} to declare operators ({FILES}, --plugin)")
-    import_named(path)

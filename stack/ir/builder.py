@@ -16,7 +16,7 @@ from stack.ir.data import Data
 from stack.ir.func import Func
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node, deps, topological
-from stack.ir.ops import OPS, infer_type
+from stack.ir.ops import OPS, find, infer_type
 from stack.ir.types import (
     I64,
     DType,
@@ -90,7 +90,7 @@ class Builder:
 
     def __getattr__(self, op: str) -> Callable[..., Node]:
         name = op[:-1] if op.endswith("_") and keyword.iskeyword(op[:-1]) else op
-        if name not in OPS:
+        if name not in OPS and find(name) is None:
             raise AttributeError(f"no op {name!r}")
 
         def build(

@@ -9,7 +9,6 @@ from typing import Any
 
 from stack.ir.dim import Symbol
 from stack.ir.interpreter import interpret
-from stack.ir.mesh import Mesh
 from stack.ir.names import legal_name
 from stack.ir.node import Block, Interned, Node
 from stack.ir.printer import print_function
@@ -77,7 +76,7 @@ class Func(Interned):
         return self.body.symbols
 
     @property
-    def meshes(self) -> tuple[Mesh, ...]:
+    def meshes(self) -> tuple[Any, ...]:
         """Meshes that occur in the types of the function, sorted by text."""
         return self.body.meshes
 

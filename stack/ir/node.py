@@ -17,7 +17,6 @@ import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, symbols
-from stack.ir.mesh import Mesh
 from stack.ir.names import legal_name, unique_name
 from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
 
@@ -353,9 +352,9 @@ class Block(Interned):
         return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
     @cached_property
-    def meshes(self) -> tuple[Mesh, ...]:
+    def meshes(self) -> tuple[Any, ...]:
         """Meshes in the types of its nodes, including nested blocks, sorted by text."""
-        found: set[Mesh] = set()
+        found: set[Any] = set()
         for node in (*self.params, *self.nodes):
             if node.type.sharding:
                 found.update(t.sharding.mesh for t in node.types if t.sharding is not None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol, cast
 
+import stack.plugins as plugins
 from stack.errors import RuleError
 from stack.ir.algebra import NOTHING, Algebra
 from stack.ir.axes import Index, Rule
@@ -172,6 +174,7 @@ class OpDef:
 
 
 OPS: dict[str, OpDef] = {}
+TABLES = "stack.op_tables"  # entry points of modules that define more ops: those of a mesh
 
 
 def define(op: OpDef) -> OpDef:
@@ -182,9 +185,26 @@ def define(op: OpDef) -> OpDef:
     return op
 
 
+@cache
+def load_tables() -> None:
+    """Adds the ops of wings and other packages to the table, without those of broken ones."""
+    for name in plugins.names(TABLES):
+        with suppress(Exception):
+            plugins.load(TABLES, name)
+
+
+def find(name: str) -> OpDef | None:
+    """Returns the record of an op; None if there is none. Wings are loaded for unknown names.
+
+    Callers look into `OPS` first, which is faster.
+    """
+    load_tables()
+    return OPS.get(name)
+
+
 def lookup(name: str) -> OpDef:
     """Returns the record of an op. Raises RuleError, which suggests similar names."""
-    op = OPS.get(name)
+    op = OPS.get(name) or find(name)
     if op is None:
         near = difflib.get_close_matches(name, OPS, 3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""

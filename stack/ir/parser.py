@@ -86,7 +86,7 @@ class _Parser(ValueParser):
     def _symbols(self) -> None:
         while True:
             if self.next.text[0] == "@":
-                self.mesh()
+                self.shardings.mesh()
                 if not self.accept(","):
                     self.expect(">")
                     return

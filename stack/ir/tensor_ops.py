@@ -6,7 +6,6 @@ exports the names that other levels and passes use.
 
 from __future__ import annotations
 
-import stack.ir.mesh_ops as _mesh_ops
 import stack.ir.window_ops as _window_ops
 from stack.ir.control_ops import result_type
 from stack.ir.conv_op import conv_rule
@@ -24,7 +23,7 @@ from stack.ir.ragged_op import RaggedAxes, ragged_axes
 from stack.ir.reduction_ops import REDUCE_KINDS, SCAN_KINDS
 from stack.ir.stream_op import streamed_axes, streamed_extent
 
-_ = _mesh_ops, _window_ops  # they fill the table
+_ = _window_ops  # it fills the table
 
 __all__ = [
     "BINARY",

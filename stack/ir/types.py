@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from stack.ir.dim import Dim, Expr, Symbol, product, symbols
-from stack.ir.sharding import Sharding
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +124,14 @@ class TensorType:
     """`f32[8, 64]` a tensor, `f32<8x64>` a tile, `f32[8, 64] in global` memory of a kernel.
 
     Attributes:
-        sharding: the distribution of its elements over a mesh, None if unspecified. Types that
-            differ only in it are equal, but nodes are not.
+        sharding: the distribution of its elements over a mesh, None if unspecified: a `Sharding` of
+            the wing `mesh`. Types that differ only in it are equal, but nodes are not.
     """
 
     dtype: DType
     shape: tuple[Dim, ...]
     space: str = "value"
-    sharding: Sharding | None = field(default=None, compare=False)
+    sharding: Any = field(default=None, compare=False)
     rank: int = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -188,7 +187,7 @@ class TensorType:
     def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
         return TensorType(self.dtype, shape, self.space)
 
-    def with_sharding(self, sharding: Sharding | None) -> TensorType:
+    def with_sharding(self, sharding: Any) -> TensorType:
         """The same type with another sharding."""
         return replace(self, sharding=sharding)
 
@@ -200,7 +199,7 @@ class TupleType:
     items: tuple[TensorType, ...]
 
     @cached_property
-    def sharding(self) -> tuple[Sharding | None, ...] | None:
+    def sharding(self) -> tuple[Any, ...] | None:
         """The shardings of the items; None if none has one."""
         found = tuple(item.sharding for item in self.items)
         return found if any(s is not None for s in found) else None

@@ -6,14 +6,15 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from stack.errors import WingMissing
 from stack.ir.data import Data, lookup, parse_scalar
 from stack.ir.dim import Dim, Expr, add, floordiv, maximum, minimum, mod, mul
-from stack.ir.lexer import MAX_NESTING, Token
-from stack.ir.sharding_parser import Held, ShardingParser
+from stack.ir.lexer import MAX_NESTING, Cursor, Token
 from stack.ir.types import (
     DTYPES,
     SPACES,
@@ -24,12 +25,13 @@ from stack.ir.types import (
     Type,
     dtype_named,
 )
+from stack.wings import part
 
 MAX_RANK = 64  # NumPy's
 MAX_BITS = 128  # of a number in a size expression
 
 
-class ValueParser(ShardingParser):
+class ValueParser(Cursor):
     """Parses types and attributes."""
 
     def __init__(self, text: str, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -37,6 +39,14 @@ class ValueParser(ShardingParser):
         self.data = data
         self.symbols: dict[str, Dim] = {}
         self.quotients = 0  # in the current size expression
+
+    @cached_property
+    def shardings(self) -> Any:
+        """The parser of meshes and shardings. Fails without the wing `mesh`, and says so."""
+        try:
+            return part("mesh", "sharding-parser")(self)
+        except WingMissing as error:
+            self.fail(f"expected no sharding: {error}")
 
     # ---- attributes
 
@@ -172,17 +182,19 @@ class ValueParser(ShardingParser):
             return TensorType(dtype, self._tile_shape(), "tile")
         self.expect("[")
         shape: list[Dim] = []
-        places: list[Held] = []
+        places: dict[int, Any] = {}  # how dims are split, by number
         while self.more("]", shape):
             place = self.next.position
             shape.append(self.dim())
-            places.append(self.dim_sharding())
+            if self.next.text == "{":
+                places[len(shape) - 1] = self.shardings.dim_sharding()
             size = shape[-1]
             if isinstance(size, int) and size < 0:
                 self.fail(f"expected a size, found {size}", place)
         if len(shape) > MAX_RANK:
             self.fail(f"expected at most {MAX_RANK} sizes, found {len(shape)}", start)
-        sharding = self.sharding(places)
+        is_split = bool(places) or (self.next.kind == "name" and self.next.text[0] == "@")
+        sharding = self.shardings.sharding(places, len(shape)) if is_split else None
         if sharding is not None or not self.accept("in"):
             return TensorType(dtype, tuple(shape), sharding=sharding)
         spaces = ", ".join(SPACES[2:])

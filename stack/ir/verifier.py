@@ -8,7 +8,7 @@ from stack.ir.equivalence import cached_by_class, facts_of
 from stack.ir.func import Func
 from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Node, deps
-from stack.ir.ops import LEVELS, OPS, OpDef, infer_type
+from stack.ir.ops import LEVELS, OPS, OpDef, find, infer_type
 from stack.ir.printer import print_node
 from stack.ir.tile_contract import breaches
 from stack.ir.types import TupleType, Type
@@ -155,7 +155,7 @@ class _Verifier:
 
     def _node(self, node: Node) -> None:
         """Checks a node against its op, then its blocks."""
-        op = OPS.get(node.op)
+        op = OPS.get(node.op) or find(node.op)
         if op is None:
             raise self.fail(f"unknown op {node.op!r}", node)
         if self.level not in op.levels:

@@ -1,10 +1,7 @@
-"""The door of this wing: functions that commands of the core call."""
+"""The door of this wing: the function that the command `dump --profile` calls."""
 
 from __future__ import annotations
 
-from stack.measure.calibrate import base_at_hand, calibrated
-from stack.measure.kernel_race import race_kernel
-from stack.measure.optimum_race import race_fusings
 from stack.measure.profile import profile
 
-__all__ = ["base_at_hand", "calibrated", "profile", "race_fusings", "race_kernel"]
+__all__ = ["profile"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import stack.plugins as plugins
-from stack.compiled_callable import compile
+from stack.calls.compiled_callable import compile
 from stack.errors import StackError, UsageError
 from stack.measure.gpu_program import GpuProgram, Rival
 from stack.run.backend import Backend, Executable

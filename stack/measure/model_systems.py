@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import stack.plugins as plugins
-from stack.compiled_callable import jit
+from stack.calls.compiled_callable import jit
+from stack.calls.graph import CompiledGraph
 from stack.errors import StackError, UsageError
 from stack.measure.caches import fresh_caches
 from stack.run.backend import Backend, Executable, Kernel
 from stack.run.compile import lower
 from stack.run.frontend import Captured
-from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of

@@ -15,9 +15,9 @@ import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.explore.table import table
 from stack.ir.func import Func
-from stack.ir.mesh import size_of
-from stack.ir.mesh_ops import group_of, halo_messages, traffic
 from stack.ir.node import Node, walk
+from stack.mesh.meshes import size_of
+from stack.mesh.ops import group_of, halo_messages, traffic
 from stack.rewrite import Pipeline
 from stack.run.partitioner import COLLECTIVES, Collective, Partition, Partitioner, partition_of
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from stack.compiled_callable import Compiled
+from stack.calls.compiled_callable import Compiled
 from stack.errors import StackError
 from stack.explore.lowering import (
     Settings,
     capture,
+    captured_program,
     compile_program,
-    graph_of,
     with_random_inputs,
 )
 from stack.explore.target import CommandTarget
@@ -26,7 +26,7 @@ from stack.measure.systems import BenchProgram, Say, program_of
 from stack.measure.timing import Timing
 from stack.phases import phase
 from stack.run.backend import Executable
-from stack.run.graph import CompiledGraph
+from stack.run.captured_program import CapturedProgram
 from stack.run.record import Run
 
 
@@ -66,7 +66,9 @@ def profile(target: CommandTarget, settings: Settings, say: Say) -> Profile:
     return profile_of(graph.run, executable, storage, widest_dtype(graph.func), say)
 
 
-def _compiled(target: CommandTarget, settings: Settings) -> tuple[CompiledGraph, list[np.ndarray]]:
+def _compiled(
+    target: CommandTarget, settings: Settings
+) -> tuple[CapturedProgram, list[np.ndarray]]:
     """Returns the compiled graph of a target, and its arguments."""
     graph = _graph(compile_program(target, settings)) if isinstance(target, Source) else None
     captured, frontend = capture(target, settings)
@@ -74,19 +76,19 @@ def _compiled(target: CommandTarget, settings: Settings) -> tuple[CompiledGraph,
         captured = with_random_inputs(captured)
     found = _in_order(graph, program_of(captured, frontend)) if graph is not None else None
     if graph is None or found is None:  # several graphs, or parameters that only one of them has
-        graph = graph_of(captured, frontend, target, settings)
+        graph = captured_program(captured, frontend, target, settings)
         found = program_of(graph.captured, frontend).storage
     return graph, found
 
 
-def _graph(compiled: Compiled) -> CompiledGraph | None:
+def _graph(compiled: Compiled) -> CapturedProgram | None:
     try:
         return compiled.graph
     except StackError:
         return None
 
 
-def _in_order(graph: CompiledGraph, program: BenchProgram) -> list[np.ndarray] | None:
+def _in_order(graph: CapturedProgram, program: BenchProgram) -> list[np.ndarray] | None:
     """Returns a program's arrays in the order of a graph's parameters; None if names differ."""
     params = program.captured.func.params
     held = {str(p.attrs["name"]): a for p, a in zip(params, program.storage, strict=True)}

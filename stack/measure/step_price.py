@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from stack.errors import UsageError
-from stack.explore.kernel_time import bounds
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_contraction, is_control
+from stack.measure.kernel_time import bounds
 from stack.target import Target
 
 

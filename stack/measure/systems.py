@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import stack.plugins as plugins
-from stack.compiled_callable import compile
+from stack.calls.compiled_callable import compile
+from stack.calls.graph import CompiledGraph
 from stack.errors import BackendMissing, StackError
 from stack.ir.func import Func
 from stack.measure.caches import fresh_caches
@@ -19,7 +20,6 @@ from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, W
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
 from stack.run.frontend import Captured, Frontend
-from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import BackendSpec
 from stack.run.targets import target_of

@@ -14,7 +14,6 @@ from stack.ir.func import Func
 from stack.ir.node import walk
 from stack.ir.ops import lookup
 from stack.ir.types import BF16, DType, TensorType
-from stack.rewrite.ordinals import from_ordinals, largest
 
 KINDS = {
     "plain": "normal floats, 0 or 1 for integers, which may be indices",
@@ -40,7 +39,6 @@ TIES = (-1.5, -0.0, 0.0, 0.5, 1.0)
 WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7, 31)
 ONE_IN = 16  # elements that are special
 MOST = 2
-SMALL = 16  # bits of types of which all values are tried
 OVERFLOWING = ("mixed", "limits", "huge")
 # Kinds that are left out, by kinds of ops: where a sum overflows, its order matters, and so does
 # whether its products are rounded.
@@ -73,7 +71,7 @@ def random_array(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
     if dtype.kind == "c":
         values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
         return np.asarray(values, dtype=dtype.numpy)
-    return _rounded(rng.standard_normal(shape), dtype)
+    return rounded_to(rng.standard_normal(shape), dtype)
 
 
 def random_inputs(
@@ -121,48 +119,7 @@ def array_of(type_: TensorType, kind: str, rng: np.random.Generator) -> np.ndarr
         return rng.choice(np.asarray(values, dtype=type_.dtype.numpy), plain.shape)
     if not type_.dtype.is_float or kind in ("plain", "integers"):
         return plain
-    return _rounded(_floats(plain.astype(np.float64), kind, type_.dtype, rng), type_.dtype)
-
-
-def every_value(dtype: DType) -> np.ndarray | None:
-    """Returns all values of a type of 1, 8 or 16 bits, without the payloads of nans; None for wider
-    types.
-    """
-    if dtype.kind == "b":
-        return np.asarray([False, True])
-    if dtype.bits > SMALL or dtype.kind not in "iuf":
-        return None
-    if dtype.kind == "f":
-        last = largest(dtype)
-        finite = from_ordinals(np.arange(-last, last + 1), dtype)
-        return np.append(finite, np.asarray([-0.0, np.inf, -np.inf, np.nan], finite.dtype))
-    info = np.iinfo(dtype.numpy)
-    return np.arange(info.min, info.max + 1).astype(dtype.numpy)
-
-
-def special_values(dtype: DType) -> np.ndarray:
-    """Returns the values of a type at which programs are most often wrong, simple ones first: small
-    numbers, powers of two and their neighbours, the limits, zeros of both signs, infinities, nan.
-    """
-    if dtype.kind == "b":
-        return np.asarray([False, True])
-    if dtype.is_integer:
-        info = np.iinfo(dtype.numpy)
-        sizes = [0, 1, 2, 3, 5, 7, 8, 31, *(1 << i for i in range(4, dtype.bits))]
-        both = [s * (v + away) for v in sizes for s in (1, -1) for away in (0, -1, 1)]
-        held = dict.fromkeys(v for v in (*both, info.min, info.max) if info.min <= v <= info.max)
-        return np.asarray([*held], dtype=dtype.numpy)
-    limits = np.finfo(dtype.numpy)
-    sizes = [0.0, 1.0, 2.0, 0.5, 3.0, 10.0, 0.1, 100.0, math.pi, math.log(float(limits.max))]
-    powers = [2.0**i for i in (4, 8, 11, 15, 24, 31, 53, 63) if 2.0**i < float(limits.max)]
-    powers += [1 / p for p in powers]
-    ends = [limits.max, float(limits.max) ** 0.5, limits.tiny, limits.smallest_subnormal]
-    finite = np.asarray([s * float(v) for v in (*sizes, *powers, *ends) for s in (1, -1)])
-    held = _rounded(finite, dtype)
-    with np.errstate(over="ignore"):
-        near = [np.nextafter(held, held.dtype.type(to)) for to in (np.inf, -np.inf)]
-    odd = np.asarray([np.inf, -np.inf, np.nan], held.dtype)
-    return _rounded(np.concatenate([held, odd, *near]), dtype)
+    return rounded_to(_floats(plain.astype(np.float64), kind, type_.dtype, rng), type_.dtype)
 
 
 def _floats(plain: np.ndarray, kind: str, dtype: DType, rng: np.random.Generator) -> np.ndarray:
@@ -236,7 +193,8 @@ def _with_few(array: np.ndarray, values: np.ndarray, rng: np.random.Generator) -
     return array
 
 
-def _rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
+def rounded_to(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """Returns values as an array of a type."""
     with np.errstate(over="ignore"):
         array = np.asarray(values, dtype=dtype.numpy)
     return round_bf16(array) if dtype is BF16 else array

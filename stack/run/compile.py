@@ -15,7 +15,6 @@ from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
 from stack.run.decisions import decided
-from stack.run.partial_evaluation import build_parts, stages_with
 from stack.run.pipeline_edits import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.record import Run, Stage
 from stack.run.retreat import compile_or_retreat
@@ -23,6 +22,7 @@ from stack.run.targets import target_of
 from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Target
+from stack.wings import part, wing
 
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays on a GPU
@@ -93,10 +93,16 @@ def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "
     """Returns the stage that chooses the implementation of hosted operators and, on CUDA, of scans.
     Empty if the function has none, or if `passes` contains pass `hosted` already.
 
-    Backends without hosted kernels, and peers, get the decomposition of an operator.
+    Backends without hosted kernels, and peers, get the decomposition of an operator. Raises
+    WingMissing for a function with operators, without their wing.
     """
-    asked = ("custom", "scan") if backend.lowering.hosts == "cuda" else ("custom",)
-    if "hosted" in str(passes) or all(node.op not in asked for node in walk(func)):
+    if "hosted" in str(passes):
+        return ()
+    asks = any(node.op == "custom" for node in walk(func))
+    if asks:
+        wing("ops")
+    scans = backend.lowering.hosts == "cuda" and plugins.has("stack.passes", "hosted")
+    if not asks and not (scans and any(node.op == "scan" for node in walk(func))):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)
@@ -149,7 +155,7 @@ def build(
         schedules: schedules of groups by name, see pass `schedule`.
         after: the last stage that the function has already passed.
         weights: parameters that do not change between calls, for pass `freeze`; None skips that
-            pass. Memory is then planned for each part separately: `stack.run.partial_evaluation`.
+            pass. Memory is then planned for each part separately: `stack.calls.partial_evaluation`.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
@@ -159,7 +165,7 @@ def build(
         forming = [s for s in left if s in forming]
         lowering = [s for s in left if s in lowering]
     if weights is not None:
-        forming, lowering = stages_with(forming, lowering, weights)
+        forming, lowering = part("calls", "freeze-stages")(forming, lowering, weights)
     _check_taken(forming, schedules)
     groups = walk_stages(func, [*first, *forming], run, target, schedules)
     if tune is not None:
@@ -236,10 +242,10 @@ def _tuned(
     target: Target | None,
     schedules: Mapping[str, str] | None,
 ) -> Func:
-    from stack.tune.choose import choose
-
     start = time.perf_counter()
-    chosen, trials = choose(func, backend, options, target=target, schedules=schedules)
+    chosen, trials = part("bench", "tune-choose")(
+        func, backend, options, target=target, schedules=schedules
+    )
     run.add(
         Stage(
             "tuned",
@@ -294,7 +300,10 @@ def compile_func(
         return backend.compile(func, given)
 
     def compiled_parts(func: Func) -> Executable:
-        return build_parts(func, compiled, lambda f, stages: walk_stages(f, stages, run, target))
+        def lowered(part_of: Func, stages: Stages) -> Func:
+            return walk_stages(part_of, stages, run, target)
+
+        return part("calls", "freeze-parts")(func, compiled, lowered)
 
     executable = build(
         func,

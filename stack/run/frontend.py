@@ -10,10 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 import stack.plugins as plugins
-from stack.hosted import Op
 from stack.ir.func import Func
-from stack.ir.space import ArraySpace
-from stack.ir.types import DType, TensorType
+from stack.ir.types import DType
 from stack.run.backend import AddressProgram, Direct
 
 RECORD = "record"  # instead of a backend: see `Frontend.train_runs`
@@ -188,22 +186,8 @@ class Frontend(Protocol):
         """Framework arrays over arrays of a device (anything with DLPack), without a copy."""
         ...
 
-    def space(self) -> ArraySpace:
-        """The semantics of ops in this framework's arrays; replays a Func there."""
-        ...
-
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Runs the target of an `opaque` node on storage arrays."""
-        ...
-
-    def hosted(self, made: Op) -> Callable[..., Any]:
-        """Returns a declared operator (`stack.op`) as an operator of the framework, which takes the
-        framework's arrays, and attributes by name.
-        """
-        ...
-
-    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        """Traces a function of the framework's arrays; also while another program is captured."""
         ...
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:

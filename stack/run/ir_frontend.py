@@ -9,31 +9,11 @@ import numpy as np
 
 import stack.plugins as plugins
 from stack.errors import UsageError
-from stack.hosted import Op
 from stack.ir.func import Func
-from stack.ir.space import ArraySpace, NumpySpace
-from stack.ir.types import BF16, DType, TensorType
+from stack.ir.types import BF16, DType
 from stack.run.backend import AddressProgram
 from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds, Frontend
-from stack.run.graph import CompiledGraph
-from stack.run.options import of_graph
-
-
-class IRCalls:
-    """A function of the IR, compiled as it is: one graph, for its own sizes."""
-
-    gradients: Sequence[CompiledGraph] = ()
-
-    def __init__(self, func: Func, options: Mapping[str, Any]) -> None:
-        graph = CompiledGraph(captured_of(func), IRFrontend(), **of_graph(options))
-        self.graphs = [graph]
-
-    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if args:
-            self.graphs[0].prepare(args)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.graphs[0](*args, **kwargs)
+from stack.wings import part
 
 
 class IRFrontend:
@@ -52,7 +32,7 @@ class IRFrontend:
         return captured_of(fn)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        return IRCalls(fn, options)
+        return part("calls", "ir-calls")(fn, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         held = np.asarray(array)
@@ -83,19 +63,10 @@ class IRFrontend:
     def from_device(self, arrays: Sequence[Any]) -> list[Any]:
         raise UsageError("a function from text returns arrays in host memory")
 
-    def space(self) -> ArraySpace:
-        return NumpySpace()
-
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Calls the framework that the name contains: `jax:fft`."""
         frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
         return frontend.call_opaque(target, call, args)
-
-    def hosted(self, made: Op) -> Callable[..., Any]:
-        raise UsageError("a function from text calls operators by name")
-
-    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        raise UsageError("IR text has no functions to trace")
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
         return []

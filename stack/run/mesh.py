@@ -11,9 +11,9 @@ import numpy as np
 from stack.errors import StackError, UsageError
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.ir.mesh import Mesh
-from stack.ir.sharding import Sharding, part_held, part_start, replicated
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Mesh
+from stack.mesh.sharding import Sharding, part_held, part_start, replicated
 from stack.sim.mesh_space import MeshSpace, RankParts
 
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stack.ir.func import Func
-from stack.ir.mesh_ops import sent_bytes
+from stack.mesh.ops import sent_bytes
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 

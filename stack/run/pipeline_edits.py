@@ -14,6 +14,7 @@ from stack.rewrite.passes import Pass
 from stack.rewrite.pipeline import Pipeline, parse_pipeline
 
 DEFAULT = "default"
+WEIGHTS = "weights"  # the stage of passes that see weights as constants
 Passes = str | Pipeline
 Stages = Sequence[tuple[str, Passes]]
 _ITEM = re.compile(r"(?:[^,{}]|\{[^{}]*\})+")
@@ -92,3 +93,19 @@ def _remove(stages: Iterable[_Stage], name: str) -> None:
     known = {each.name for stage in stages for each in stage.passes}
     if not any([stage.remove(name) for stage in stages]):
         raise unknown_name("no stage runs pass", name, known)
+
+
+def split_weights(passes: Passes) -> tuple[str, Passes]:
+    """Splits a pipeline after its last pass with `takes_weights`. Returns the passes up to it as
+    text, and the passes for the rest of the compilation.
+
+    The first part is "" if no pass takes weights; the second is "default" if no pass is left for
+    it.
+    """
+    if is_default(passes):
+        return "", passes
+    items = Pipeline(passes).passes if isinstance(passes, str) else passes.passes
+    count = max((i for i, item in enumerate(items, 1) if item.takes_weights), default=0)
+    if not count:
+        return "", passes
+    return str(Pipeline(items[:count])), str(Pipeline(items[count:])) or "default"

@@ -8,11 +8,11 @@ from itertools import accumulate
 from stack.ir.cost import cost
 from stack.ir.dim import Dim
 from stack.ir.func import Func
-from stack.ir.mesh import Mesh
-from stack.ir.mesh_ops import group_of, halo_messages, sent_bytes
 from stack.ir.node import Node, is_inline, walk
 from stack.ir.ops import is_whole_view
 from stack.ir.traits import is_contraction
+from stack.mesh.meshes import Mesh
+from stack.mesh.ops import group_of, halo_messages, sent_bytes
 from stack.rewrite.stream_candidates import streamed
 from stack.sim.machines import Cluster, Link
 

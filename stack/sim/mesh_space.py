@@ -16,13 +16,13 @@ from stack.errors import StackError
 from stack.ir.array_space import Run
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
-from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of, is_meeting, is_place, overlap_of, traffic
 from stack.ir.node import Block, Node, walk
-from stack.ir.overlap import Overlap
-from stack.ir.sharding import part_held, part_start
 from stack.ir.space import NumpySpace
 from stack.ir.types import TensorType
+from stack.mesh.meshes import Axes, Mesh
+from stack.mesh.ops import group_of, is_meeting, is_place, overlap_of, traffic
+from stack.mesh.overlap import Overlap
+from stack.mesh.sharding import part_held, part_start
 
 Array = np.ndarray[Any, Any]
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from stack.errors import UsageError
 from stack.ir.func import Func
-from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of
 from stack.ir.node import Node
+from stack.mesh.meshes import Axes, Mesh
+from stack.mesh.ops import group_of
 from stack.sim.costs import collective_seconds, compute_seconds, stored_bytes
 from stack.sim.machines import Cluster
 from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of

@@ -18,9 +18,9 @@ from itertools import accumulate
 from stack.ir import ops
 from stack.ir.builder import param
 from stack.ir.func import Func
-from stack.ir.mesh_ops import is_meeting, is_place
 from stack.ir.node import Block, Node, is_inline
 from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
+from stack.mesh.ops import is_meeting, is_place
 from stack.rewrite.stream_candidates import streamed
 
 END = 1 << 60  # a position after all others

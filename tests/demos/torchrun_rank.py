@@ -11,7 +11,7 @@ import torch
 from stack.demos import rank
 from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.ir import parse
-from stack.ir.mesh import parse_mesh
+from stack.mesh.meshes import parse_mesh
 
 SUM = """func @f(%x: f32[4]) -> (f32[4]) at tensor {
   %y = all_reduce(%x) {kind="KIND", mesh="tp=2", over="tp"} : f32[4]

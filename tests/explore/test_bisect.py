@@ -14,10 +14,10 @@ import stack
 import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
 from stack.cli import main
-from stack.explore.bisect import bisect
 from stack.explore.check import check_stages
-from stack.explore.reduce import reduce
 from stack.explore.steps import shown_by
+from stack.faults.bisect import bisect
+from stack.faults.reduce import reduce
 from stack.ir import Block, Func, Node, parse
 from stack.ir.builder import rebuild_block
 from stack.passes import memory

@@ -11,7 +11,6 @@ import stack
 from stack.errors import UsageError
 from stack.explore.in_memory_run import held
 from stack.explore.kernel_sharing import explain_pairs, told
-from stack.explore.kernel_time import slow
 from stack.explore.lowering import Settings, inspect_target
 from stack.explore.node_outcomes import fates
 from stack.explore.provenance import explain, where
@@ -19,6 +18,7 @@ from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun, load_run
 from stack.explore.target import IRText
 from stack.ir import parse
+from stack.measure.kernel_time import slow
 
 TEXT = """func @f(%x: f32[8, 8], %w: f32[8, 8]) -> (f32[8, 8]) at tensor {
   %y = exp(%x) : f32[8, 8] from "m.py:1"

@@ -11,9 +11,9 @@ import pytest
 
 import stack
 from stack.cli import main
-from stack.explore.first_nan import kernels_of
 from stack.explore.in_memory_run import held
-from stack.explore.nonfinite import operands, reason, watched
+from stack.faults.first_nan import kernels_of
+from stack.faults.nonfinite import operands, reason, watched
 from stack.ir.parser import parse
 
 torch = pytest.importorskip("torch")

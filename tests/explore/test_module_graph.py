@@ -10,11 +10,11 @@ import pytest
 
 from stack.cli import main
 from stack.errors import UsageError
-from stack.explore.graph_dot import dot_text, quoted
-from stack.explore.graph_model_explorer import model_explorer_text
-from stack.explore.module_graph import graph_of, write_graph
 from stack.ir.parser import parse
 from stack.ir.traits import is_item
+from stack.report.graph_dot import dot_text, quoted
+from stack.report.graph_model_explorer import model_explorer_text
+from stack.report.module_graph import graph_of, write_graph
 
 FUNC = parse(
     """func @net(%x: f32[8, 16], %layers.0.w: f32[16, 4]) -> (f32[8, 4], f32[8]) at tensor {

@@ -9,13 +9,13 @@ import pytest
 from stack.errors import UsageError
 from stack.explore.assembly import NOWHERE, assembly, beside_source, instructions
 from stack.explore.kernel_sharing import WORDS, alike, explain_pairs
-from stack.explore.kernel_time import slow
 from stack.explore.lowering import Settings, inspect_target, lower_to
 from stack.explore.provenance import explain, where
 from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun, load_run
 from stack.explore.target import IRText, resolve
 from stack.ir import parse
+from stack.measure.kernel_time import slow
 
 ATTENTION = """\
 func @f(%q: f32[128, 64], %k: f32[64, 128], %v: f32[128, 8]) -> (f32[128, 8], f32[128]) at tensor {

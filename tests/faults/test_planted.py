@@ -9,7 +9,7 @@ from planted import FAULTS, Fault
 from programs import TEXTS
 from sweep import ROOT, sweep
 
-from stack.explore.bisect import bisect
+from stack.faults.bisect import bisect
 from stack.ir import parse
 
 

@@ -9,7 +9,7 @@ import pytest
 from slips import PROGRAMS, RULES, Slips
 
 from stack.cli import main
-from stack.explore.bisect import bisect
+from stack.faults.bisect import bisect
 from stack.ir import parse
 from stack.rewrite import CheckError, Pipeline
 from stack.rewrite.truth import Truth

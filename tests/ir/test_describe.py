@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stack.explore.op_table import EXAMPLES, op_rows, reference
 from stack.ir import Builder
-from stack.ir.describe import EXAMPLES, op_rows, reference
 from stack.ir.ops import OPS
 
 

@@ -10,9 +10,10 @@ from sharded_cases import MESHES, random_sharding
 import stack
 from stack.errors import ParseError, RuleError, VerifyError
 from stack.ir import Block, Func, Node, param, parse, tensor
-from stack.ir.mesh import Mesh, atoms, joined, parse_mesh, starts_with
-from stack.ir.sharding import Sharding, part_held, part_start, replicated, sharded
+from stack.ir.equivalence import facts_of
 from stack.ir.types import unsharded
+from stack.mesh.meshes import Mesh, atoms, joined, parse_mesh, starts_with
+from stack.mesh.sharding import Sharding, part_held, part_start, replicated, sharded
 
 M = parse_mesh("dp=2, tp=4")
 HEAD = "func @f<@m(dp=2, tp=4)>(%x: {0}) -> ({0}) at tensor {{\n  return %x\n}}\n"
@@ -141,3 +142,11 @@ def test_one_mesh_for_a_function() -> None:
     y = param("y", tensor("f32", 4).with_sharding(Sharding(other, replicated(M, 1).dims)))
     with pytest.raises(VerifyError, match="several meshes"):
         stack.verify(Func("f", Block([x, y], [Node("add", [x, y], {}, tensor("f32", 4))])))
+
+
+def test_nodes_of_different_shardings_are_not_equivalent() -> None:
+    x = param("x", tensor("f32", 8, 4))
+    placed = x.tensor.with_sharding(replicated(M, 2))
+    node = Node("exp", (x,), {}, x.type)
+    nodes = [node, node.rebuilt(type_=placed), node.rebuilt([param("x", placed)])]
+    assert len({id(facts_of(n)) for n in nodes}) == len(nodes)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import stack.measure.profile as profiles
-from stack.explore.kernel_time import slow
 from stack.explore.lowering import Settings, compile_target
 from stack.explore.saved_run import load_run
 from stack.explore.target import IRText, resolve
 from stack.ir import parse
+from stack.measure.kernel_time import slow
 from stack.measure.kernels import UNDER_LOAD, kernel_report
 from stack.measure.roofline import Ceilings
 from stack.report.content import report_of

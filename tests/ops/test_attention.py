@@ -361,7 +361,7 @@ def test_what_is_wrong_is_told_by_name_before_anything_runs(
     with pytest.raises(RuleError, match=told):
         op(*arrays, **attributes)
     torch = pytest.importorskip("torch")
-    from stack.frontends.torch.compile import hosted
+    from stack.frontends.torch.hosted import operators as hosted
 
     def nothing(*_: Any) -> None:
         raise AssertionError("launched")

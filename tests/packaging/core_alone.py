@@ -22,6 +22,9 @@ FOLDERS = ("stack", *LINKED)
 # What each wing consists of: folders, and files beside those of the core.
 WINGS = {
     "mesh": (
+        "stack/mesh",
+        "stack/commands/dump_mesh.py",
+        "frontends/jax/sharding",
         "stack/sim",
         "stack/explore/sharding.py",
         "stack/run/mesh.py",
@@ -35,15 +38,51 @@ WINGS = {
     ),
     "bench": (
         "stack/measure",
+        "stack/tune",
         "stack/commands/bench.py",
+        "stack/commands/calibrate.py",
         "stack/commands/compare.py",
+        "stack/commands/opt_against.py",
+        "stack/commands/run_race.py",
         "backends/[!_]*.py",  # a peer is one file, a backend of ours a folder
+    ),
+    "calls": (
+        "stack/calls",
+        "stack/commands/dump_training.py",
+        "frontends/torch/compile",
+        "frontends/torch/program",
+        "frontends/torch/training",
+        "frontends/jax/compile",
+        "frontends/jax/replay",
+        "backends/calls",
+        "passes/exchange.py",
+        "passes/freeze.py",
+        "passes/partition.py",
+        "passes/training",
+    ),
+    "complex": (
+        "frontends/arithmetic/complex_functions.py",
+        "frontends/torch/complex",
+        "frontends/jax/complex",
     ),
     "course": ("demos", "stack/mini.py"),
     "files": ("frontends/files",),
-    "ops": ("ops", "passes/quantize.py", "passes/quantizing", "stack/hosted/calibration.py"),
-    "rules": ("stack/testing/rules", "stack/commands/check_rule.py"),
+    "functions": (
+        "frontends/torch/decompositions",
+        "frontends/torch/lowerings",
+    ),
+    "ops": (
+        "ops",
+        "stack/hosted",
+        "frontends/torch/hosted",
+        "frontends/jax/hosted",
+        "passes/hosted.py",
+        "passes/quantize.py",
+        "passes/quantizing",
+    ),
     "report": ("stack/report", "stack/commands/report.py"),
+    "faults": ("stack/faults", "stack/commands/faults.py"),
+    "testing": ("stack/testing", "stack/commands/check_rule.py", "stack/commands/new.py"),
 }
 
 

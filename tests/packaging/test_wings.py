@@ -23,7 +23,12 @@ REASONS = {
 }
 DOORS = (
     *("stack/report/door.py", "stack/measure/door.py", "stack/explore/sharding.py"),
-    "stack/testing/rules/__init__.py",
+    *(
+        "stack/testing/__init__.py",
+        "stack/faults/__init__.py",
+        "stack/calls/__init__.py",
+        "stack/hosted/__init__.py",
+    ),
 )
 
 
@@ -89,7 +94,8 @@ def test_what_needs_a_wing_says_how_to_get_it(found: dict[str, Any]) -> None:
         error = found["commands"][command][2]
         assert f"the wing {name!r}" in error
         assert "pip install" in error
-    assert "the wing 'report'" in found["report"]
+    for name, error in found["refusals"].items():
+        assert f"the wing {name!r}" in error
 
 
 def test_the_wings_of_the_project_are_those_of_the_table() -> None:

@@ -18,6 +18,9 @@ import numpy as np
 import stack
 from stack.cli import main
 from stack.errors import WingMissing
+from stack.explore.explored_run import explored
+from stack.run.compile import compile_func
+from stack.run.record import Run, Stage
 
 TEXT = """func @f(%x: f32[4, 8], %w: f32[8]) -> (f32[4, 8]) at tensor {
   %wide = broadcast(%w) {axes=[1]} : f32[4, 8]
@@ -26,6 +29,14 @@ TEXT = """func @f(%x: f32[4, 8], %w: f32[8]) -> (f32[4, 8]) at tensor {
   return %e
 }
 """
+OPERATOR = """func @g(%x: f32[4]) -> (f32[4]) at tensor {
+  %y = custom(%x) {name="mine.clamp", params=[], rule="a -> a"} : f32[4] {(%p: f32[4])
+    return %p
+  }
+  return %y
+}
+"""
+PROGRAM = "def f(x, y):\n    return (x @ y).sum(0)\n"
 NEEDS = {
     "bench cpu --quick": "bench",
     "compare f.stack --with eager": "bench",
@@ -33,8 +44,12 @@ NEEDS = {
     "opt f.stack --against optimum": "bench",
     "run r --kernel k=hand.py:mine": "bench",
     "report f.stack -o f.html": "report",
-    "check-rule canonicalize:twice": "rules",
+    "check-rule canonicalize:twice": "testing",
+    "new pass mine --kind fusion": "testing",
+    "bisect f.stack": "faults",
+    "show r fused --graph g.dot": "report",
     "dump model.onnx": "files",
+    "dump g.stack": "ops",
     "dump f.stack --mesh dp=2": "mesh",
     "explain r --sharding %e": "mesh",
 }
@@ -42,28 +57,50 @@ COMMANDS = (
     *("env --json", "passes", "stages", "ops", "backends", "glossary fuse", "targets sm_90"),
     *("show r fused", "explain r e", "where r e", "diff r:imported r:imported"),
     *("opt f.stack --pass-pipeline=canonicalize,fuse", "run f.stack", "dump f.stack -o r2"),
-    *("bisect f.stack", "new pass mine --kind fusion", "bench --help"),
+    "bench --help",
     *NEEDS,
 )
+
+
+# Commands for a program of torch, where torch is installed.
+OF_PROGRAM = (
+    *("dump net.py:f -i f32[4,8] -i f32[8,2] -o r3", "show r3 fused", "where r3 net.py:2"),
+    *("run r3:fused", "dump net.py:f -i f32[4,8] -i f32[8,2] --to fused"),
+    "dump net.py:f -i f32[4,8] -i f32[8,2] --backend triton",
+)
+
+
+def refusal(call: Any) -> str:
+    """Returns the error of a call that needs a wing; "" if it does not."""
+    try:
+        call()
+    except WingMissing as error:
+        return str(error)
+    return ""
 
 
 def compiled() -> dict[str, Any]:
     """Compiles a function, asks about its run, and saves it."""
     Path("f.stack").write_text(TEXT)
+    Path("g.stack").write_text(OPERATOR)
+    Path("net.py").write_text(PROGRAM)
     Path("model.onnx").write_bytes(b"\x08\x0a\x12")
     x, w = np.ones((4, 8), np.float32), np.full(8, 2, np.float32)
-    made = stack.compile(stack.parse(TEXT), x, w)
-    np.testing.assert_allclose(made(x, w), np.exp(x * w), rtol=1e-5)
-    run = made.run
+    func, record = stack.parse(TEXT), Run("f.stack", "ir", "mlir")
+    record.add(Stage("imported", func=func))
+    (result,) = compile_func(func, "mlir", record).run([x, w])
+    np.testing.assert_allclose(result, np.exp(x * w), rtol=1e-5)
+    run = explored(record)
     run.save("r")
     answers = [run.where("e"), run.explain("e"), run.diff("imported", "fused")]
     answers.append(run._repr_html_())  # pyright: ignore[reportPrivateUsage]
-    try:
-        run.report("r.html")
-        report = ""
-    except WingMissing as error:
-        report = str(error)
-    return {"answers": answers, "report": report}
+    refusals = {
+        "report": refusal(lambda: run.report("r.html")),
+        "calls": refusal(lambda: stack.compile(func, x, w)),
+        "ops": refusal(lambda: stack.op),
+        "faults": refusal(lambda: stack.first_nan(func)),
+    }
+    return {"answers": answers, "refusals": refusals}
 
 
 def command(line: str) -> list[Any]:
@@ -77,9 +114,13 @@ def command(line: str) -> list[Any]:
     return [code, out.getvalue(), err.getvalue()]
 
 
+def has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
 def traced() -> list[str]:
     """The ops of a traced torch function; none without torch."""
-    if importlib.util.find_spec("torch") is None:
+    if not has_torch():
         return []
     import torch
 
@@ -99,6 +140,8 @@ def problems(found: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     assert str(Path(stack.__file__)).startswith(sys.argv[1]), stack.__file__
-    found = {**compiled(), "traced": traced(), "commands": {c: command(c) for c in COMMANDS}}
+    found = {**compiled(), "traced": traced()}
+    lines = (*COMMANDS, *(OF_PROGRAM if has_torch() else ()))
+    found["commands"] = {line: command(line) for line in lines}
     print(json.dumps(found))
     raise SystemExit("\n".join(problems(found)) or 0)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 
+from stack.calls.partial_evaluation import cut
 from stack.errors import UsageError
 from stack.ir import parse
 from stack.ir.traits import is_kernel, runs_once
 from stack.rewrite import Pipeline
-from stack.run.partial_evaluation import cut
 from stack.target import as_cpu
 
 FREEZE = "freeze{weights=[w, v, b]}"
@@ -242,8 +242,8 @@ def test_a_loop_takes_panels(
 
 def test_a_product_of_weights_is_no_part_of_a_stream() -> None:
     """Values of weights alone are computed before streams absorb products."""
+    from stack.calls.partial_evaluation import stages_with
     from stack.run.compile import find_backend, stages_of
-    from stack.run.partial_evaluation import stages_with
 
     forming, lowering = stages_of(find_backend("mlir"))
     names = [name for name, _ in stages_with(forming, lowering, ["w"])[0]]

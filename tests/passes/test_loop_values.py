@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stack
-from stack.frontends.jax.compile import capture
+from stack.frontends.jax.capture import capture
 from stack.ir import Func, Node
 from stack.rewrite import Pipeline
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from stack.explore.overlap import overlaps
 from stack.ir import Func, Node, parse
 from stack.ir.builder import rebuild
 from stack.rewrite import Pipeline
 from stack.run.memory import ALIGNMENT, Lifetime, place
-from stack.run.overlap import overlaps
 
 
 def check(buffers: list[Lifetime]) -> int:

@@ -13,7 +13,7 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.types import TensorType, dtype_named
 from stack.ops.qgemm import pack
 from stack.rewrite.pipeline import Pipeline
-from stack.run.weights import split
+from stack.run.pipeline_edits import split_weights
 
 WEIGHT = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
 
@@ -79,13 +79,13 @@ def test_an_operator_that_packs_nothing_is_refused() -> None:
 
 
 def test_what_comes_before_the_last_pass_that_takes_weights_sees_them() -> None:
-    assert split("default") == ("", "default")
-    assert split("canonicalize,fuse") == ("", "canonicalize,fuse")
-    assert split("canonicalize,quantize{group=64}") == (
+    assert split_weights("default") == ("", "default")
+    assert split_weights("canonicalize,fuse") == ("", "canonicalize,fuse")
+    assert split_weights("canonicalize,quantize{group=64}") == (
         "canonicalize,quantize{group=64}",
         "default",
     )
-    assert split("quantize,fuse") == ("quantize", "fuse")
+    assert split_weights("quantize,fuse") == ("quantize", "fuse")
 
 
 def modules() -> tuple[Any, Any]:

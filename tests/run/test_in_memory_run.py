@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stack
+from stack.calls import Compiled
 from stack.errors import StackError, UsageError, VerifyError
 
 torch = pytest.importorskip("torch")
@@ -21,11 +22,11 @@ def layer(x, w):
 
 
 @pytest.fixture(scope="module")
-def compiled() -> stack.compiled_callable.Compiled:
+def compiled() -> Compiled:
     return stack.compile(layer, *ARGS)
 
 
-def test_reprs_are_one_short_line(compiled: stack.compiled_callable.Compiled) -> None:
+def test_reprs_are_one_short_line(compiled: Compiled) -> None:
     run = compiled.run
     for value in (compiled, compiled.graph, run, run["fused"], *run.kernels, compiled.func):
         assert len(repr(value)) < 200
@@ -33,7 +34,7 @@ def test_reprs_are_one_short_line(compiled: stack.compiled_callable.Compiled) ->
     assert "layer" in repr(compiled)
 
 
-def test_notebooks_show_tables(compiled: stack.compiled_callable.Compiled) -> None:
+def test_notebooks_show_tables(compiled: Compiled) -> None:
     text = compiled._repr_html_()
     assert text == compiled.run._repr_html_()
     assert "<table>" in text
@@ -44,7 +45,7 @@ def test_notebooks_show_tables(compiled: stack.compiled_callable.Compiled) -> No
     assert compiled.func._repr_html_().startswith("<pre>func @layer")
 
 
-def test_questions(compiled: stack.compiled_callable.Compiled) -> None:
+def test_questions(compiled: Compiled) -> None:
     run = compiled.run
     line = f"test_in_memory_run.py:{layer.__code__.co_firstlineno + 1}"
     assert "fusion" in run.diff("canonical", "fused")
@@ -61,20 +62,22 @@ def test_questions(compiled: stack.compiled_callable.Compiled) -> None:
 
 
 @pytest.mark.parametrize("stage", ["imported", "canonical", "fused", "tiled", "loop"])
-def test_a_run_goes_on_from_a_stage(compiled: stack.compiled_callable.Compiled, stage: str) -> None:
+def test_a_run_goes_on_from_a_stage(compiled: Compiled, stage: str) -> None:
     taken = compiled.run.resume(stage)
     assert taken.run.stages == compiled.run.stages
     np.testing.assert_allclose(taken(*ARRAYS), layer(*ARGS), rtol=1e-5, atol=1e-6)
 
 
-def test_it_goes_on_with_another_function(compiled: stack.compiled_callable.Compiled) -> None:
+def test_it_goes_on_with_another_function(compiled: Compiled) -> None:
     text = compiled.run["canonical"].text.replace("tanh(", "sigmoid(")
     taken = compiled.run.resume("canonical", text)
     expected = torch.softmax(torch.sigmoid(ARGS[0] @ ARGS[1]), -1)
     np.testing.assert_allclose(taken(*ARRAYS), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_does_not_verify_does_not_run(compiled: stack.compiled_callable.Compiled) -> None:
+def test_what_does_not_verify_does_not_run(
+    compiled: Compiled,
+) -> None:
     with pytest.raises((VerifyError, StackError)):
         compiled.run.resume("canonical", compiled.run["canonical"].text.replace("[4, 8]", "[4, 9]"))
     with pytest.raises(UsageError, match="fused"):

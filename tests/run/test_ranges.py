@@ -14,9 +14,9 @@ import pytest
 
 import stack
 from stack import ranges
+from stack.calls.graph import CompiledGraph
 from stack.ir.parser import parse
 from stack.ranges import range_name, recording
-from stack.run.graph import CompiledGraph
 
 torch = pytest.importorskip("torch")
 SEED = int(np.random.SeedSequence().generate_state(1)[0])

@@ -8,8 +8,8 @@ import pytest
 from stack.errors import RuleError, StackError
 from stack.ir import Block, Builder, Func, Node, param, tensor
 from stack.ir.interpreter import evaluate
-from stack.ir.mesh import parse_mesh
-from stack.ir.mesh_ops import sent_bytes, traffic
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.ops import sent_bytes, traffic
 from stack.ops.collectives import build
 from stack.ops.collectives.execute import simulate
 from stack.sim.mesh_space import MeshSpace, RankParts

@@ -9,7 +9,7 @@ import pytest
 
 from stack.errors import UsageError
 from stack.ir import Func, parse
-from stack.ir.mesh import Mesh, parse_mesh
+from stack.mesh.meshes import Mesh, parse_mesh
 from stack.sim import Cluster, Link, machine, names, simulate
 from stack.sim.machines import fitted
 from stack.sim.pipeline import pipeline

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import Builder, Func, Node, param, tensor
-from stack.ir.mesh import parse_mesh
-from stack.ir.mesh_ops import is_meeting
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.ops import is_meeting
 from stack.passes.sharding.strategies.stages import stages_of
 from stack.rewrite.stream_candidates import streamed
 from stack.sim import machine, simulate

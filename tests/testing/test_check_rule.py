@@ -16,11 +16,11 @@ from stack.ir import parse
 from stack.ir.types import DTYPES
 from stack.rewrite import FINITE, WIDER
 from stack.rewrite.engine import Rule, Simple
-from stack.rewrite.inputs import every_value, special_values
-from stack.rewrite.ordinals import from_ordinals, ordinals, ulps
 from stack.rewrite.truth import interpreted
 from stack.testing.rules import check_rule
 from stack.testing.rules.named import rules_named
+from stack.testing.rules.ordinals import from_ordinals, ordinals, ulps
+from stack.testing.rules.values import every_value, special_values
 
 HERE = Path(__file__).parent
 SLIPS = HERE.parent / "faults/slips.py"

@@ -56,10 +56,10 @@ print("by difference", (up - down) / 2e-6, "by the rules", to_w[1, 2])
 if has("torch"):
     import torch
 
+    from stack.calls.training import train_runs
     from stack.explore.lowering import Settings
     from stack.explore.table import table
     from stack.explore.target import ExampleCall
-    from stack.explore.training import train_runs
 
     def step_loss(x, w):
         hidden = torch.softmax(x @ w, -1)

@@ -1,4 +1,4 @@
-"""Capture and calls of JAX functions: signatures, and compiled functions as a primitive of JAX.
+"""Calls of compiled JAX functions: a primitive of JAX. A part of the wing `calls`.
 
-Imports the rooms `lax`, `jaxpr` and `replay`.
+Imports the rooms `capture`, `lax`, `jaxpr` and `replay`.
 """

@@ -12,20 +12,20 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from stack.calls.graph import CompiledGraph
+from stack.calls.recapture import mismatch
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.frames import with_room
 from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND, explained
-from stack.frontends.jax.compile.capture import captured_from, is_capturing, traced
-from stack.frontends.jax.compile.device_arrays import device_of
+from stack.frontends.jax.capture.capture import captured_from, is_capturing, traced
+from stack.frontends.jax.capture.device_arrays import device_of
+from stack.frontends.jax.capture.signature import PLAIN, Form, split, statics_of, with_jit_options
 from stack.frontends.jax.compile.program import Program
-from stack.frontends.jax.compile.signature import PLAIN, Form, split, statics_of, with_jit_options
 from stack.frontends.jax.jaxpr.settings import changed, settings
 from stack.ranges import register
-from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
-from stack.run.recapture import mismatch
 
 register("jax", jax_ranges)
 

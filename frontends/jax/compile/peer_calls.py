@@ -12,13 +12,13 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from stack.calls.graph import CompiledGraph
+from stack.calls.recapture import mismatch
 from stack.errors import StackError
-from stack.frontends.jax.compile.capture import is_capturing
-from stack.frontends.jax.compile.signature import Form, split, with_jit_options
+from stack.frontends.jax.capture.capture import is_capturing
+from stack.frontends.jax.capture.signature import Form, split, with_jit_options
 from stack.run.frontend import Frontend
-from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
-from stack.run.recapture import mismatch
 
 
 class PeerCalls:

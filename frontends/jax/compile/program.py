@@ -16,12 +16,12 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from stack.calls.graph import CompiledGraph
+from stack.frontends.jax.compile.foreign import replay_compiled
 from stack.frontends.jax.jaxpr.element_words import from_words, to_words
 from stack.frontends.jax.lax.lowering import LOWERINGS, Site
-from stack.frontends.jax.replay.foreign import replay_compiled
 from stack.frontends.jax.replay.space import x64
 from stack.ir.node import Node
-from stack.run.graph import CompiledGraph
 
 Array = Any
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda:0"}  # of XLA, with the devices that we compile for

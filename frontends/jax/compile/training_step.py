@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stack.compiled_callable import compile as compile_program
+from stack.calls.compiled_callable import compile as compile_program
 from stack.errors import UsageError
 from stack.frontends.jax import FRONTEND
 from stack.run.compile import check_native

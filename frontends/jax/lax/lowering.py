@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+import stack.plugins as plugins
 from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
 from stack.frameworks.jax_private import words_of_keys
 from stack.frontends.arithmetic.complex_pairs import PART
@@ -29,16 +31,17 @@ from stack.frontends.jax.jaxpr.variable_names import variable_names
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
-from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL, DTYPES, LONG_NAMES, DType, TensorType, TupleType
+from stack.wings import part_if_here
 
 TOPICS = (
     "elementwise_ops", "data_movement", "index", "dynamic_slice", "reduce", "window", "contraction",
-    "control_flow", "random_bits", "sharding_constraints",
+    "control_flow", "random_bits",
 )  # fmt: skip
 Lowering = Callable[..., "Node | Sequence[Node]"]
 LOWERINGS: dict[str, Lowering] = {}
+GROUP = "stack.jax_lowerings"  # entry points of modules that add lowerings
 
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"} | {
     "bfloat16": DTYPES["bf16"],
@@ -77,13 +80,20 @@ def load_lowerings() -> Mapping[str, Lowering]:
     """Returns the complete table. The files import this module, so they are loaded on first use."""
     for topic in TOPICS:
         importlib.import_module(f"stack.frontends.jax.lax.{topic}")
+    for name in plugins.names(GROUP):
+        with suppress(Exception):  # `stackc env` names a broken wing
+            plugins.load(GROUP, name)
     return LOWERINGS
 
 
 @cache
 def on_pairs() -> Lowering:
     """Returns the lowering of equations with complex numbers; loaded on first use."""
-    return importlib.import_module("stack.frontends.jax.lax.complex_numbers").complex_equation
+    return part_if_here("jax-complex") or _no_pairs
+
+
+def _no_pairs(*_: Any) -> NoReturn:
+    raise NoLowering("complex numbers need the wing 'complex'")
 
 
 @cache
@@ -123,7 +133,7 @@ class Shared:
 
     dims: DimReader = field(default_factory=DimReader)
     effects: int = 0
-    meshes: dict[tuple[tuple[str, int], ...], Mesh] = field(default_factory=dict)
+    meshes: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
     constraints: list[str] = field(default_factory=list)
     on_gpu: bool = False
 

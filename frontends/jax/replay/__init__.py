@@ -1,4 +1,4 @@
-"""Runs functions of the IR in JAX, compiled ones too, and hosted operators as JAX primitives.
+"""Runs functions of the IR in JAX, also under `jax.jit`. A part of the wing `calls`.
 
 Imports the room `lax`.
 """

@@ -9,11 +9,13 @@ in it; an op without a decomposition becomes an `opaque` node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.frontends.arithmetic.storage_types import is_storage, narrowed, widened
 from stack.frontends.torch.tensors.arrays import saturates
 from stack.ir.axes import names
@@ -26,6 +28,7 @@ Number = bool | int | float
 Lowering = Callable[..., Any]
 
 LOWERINGS: dict[str, Lowering] = {}
+GROUP = "stack.torch_lowerings"  # entry points of modules that add lowerings
 
 # Arguments that do not affect values.
 IGNORED = frozenset(
@@ -52,6 +55,16 @@ def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return enter
+
+
+def load_lowerings() -> None:
+    """Adds the lowerings of wings and other packages to the table, without those of broken ones.
+
+    They are modules of entry point group `stack.torch_lowerings`.
+    """
+    for name in plugins.names(GROUP):
+        with suppress(Exception):
+            plugins.load(GROUP, name)
 
 
 @dataclass(frozen=True)

@@ -205,43 +205,6 @@ def _unfold(cx: Context, x: Node, dim: int, size: int, step: int) -> Node:
     return cx.transpose(x, [i for i in range(x.tensor.rank) if i != axis + 1] + [axis + 1])
 
 
-@lowers("unfold_backward.default")
-def _unfold_backward(
-    cx: Context, grad: Node, sizes: Sequence[Dim], dim: int, size: int, step: int
-) -> Node:
-    """Computes the overlap-add of windows, split into blocks of `step`.
-
-    Block `j` of window `w` is added to block `w + j`. The windows form one row of blocks for each
-    `j`. Rows are padded to one more element than there are result blocks, and the flat array is
-    reshaped to rows of exactly that many blocks. This shifts each row one element further to the
-    right, so that a sum over rows adds the right blocks.
-    """
-    axis = axis_of(dim, len(sizes))
-    windows, whole = grad.shape[axis], sizes[axis]
-    if size == 0 or not isinstance(windows, int) or not isinstance(whole, int):
-        raise NotLowered("windows of a symbolic or empty size")
-    before, after = grad.shape[:axis], grad.shape[axis + 1 : -1]
-    rank, rows = grad.tensor.rank, -(-size // step)
-    blocks = windows + rows - 1
-    x = cx.pad(grad, [0] * rank, [0] * (rank - 1) + [rows * step - size], 0)
-    x = cx.reshape(x, (*x.shape[:-1], rows, step))
-    kept = [i for i in range(rank - 1) if i != axis]
-    x = cx.transpose(x, [*kept[:axis], rank - 1, axis, rank, *kept[axis:]])
-    x = cx.pad(
-        x,
-        [0] * (rank + 1),
-        [blocks + 1 - windows if i == axis + 1 else 0 for i in range(rank + 1)],
-        0,
-    )
-    x = cx.reshape(x, (*before, rows * (blocks + 1), step, *after))
-    x = cx.slice(x, axis, 0, rows * blocks)
-    x = cx.reduce("sum", cx.reshape(x, (*before, rows, blocks, step, *after)), [axis])
-    x = cx.reshape(x, (*before, blocks * step, *after))
-    made = min(blocks * step, whole)
-    high = [whole - made if i == axis else 0 for i in range(len(sizes))]
-    return cx.pad(cx.slice(x, axis, 0, made), [0] * len(sizes), high, 0)
-
-
 # ---- padding and parts
 
 

@@ -1,5 +1,4 @@
-"""Entry points: `stack.compile`, `stack.trace`, `torch.compile`, hosted operators in torch.
+"""Calls with the guards of torch: `stack.compile` and `torch.compile`. A part of the wing `calls`.
 
-Only `stack.frontends.torch` imports this room. Imports the rooms `training`, `tracing`, `program`,
-`graphs`, `importer`, `decompositions`, `aten`, `tensors` and `replay`.
+Imports the rooms `training`, `program`, `capture`, `tracing`, `graphs`, `importer` and `tensors`.
 """

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from stack.compiled_callable import Compiled
-from stack.run.frontend import Entry
+from stack.calls.compiled_callable import Compiled
 
 _OWN = frozenset(vars(Compiled(None, {})))  # attributes of the compiled object itself
 
@@ -65,15 +64,3 @@ def _delegate() -> None:
 
 
 _delegate()
-
-
-def entry(target: Any) -> Entry | None:
-    """Returns a module, or a program that torch exported, as an entry to compile."""
-    if isinstance(target, torch.nn.Module):
-        return Entry(target, signature=target.forward, facade=CompiledModule)
-    if not isinstance(target, torch.export.ExportedProgram):
-        return None
-    module = target.module()
-    args, kwargs = target.example_inputs or ((), {})
-    example = None if kwargs else tuple(args)
-    return Entry(module, example, signature=module.forward, facade=CompiledModule)

@@ -20,29 +20,29 @@ from stack.collector import held_back
 from stack.errors import StackError, UnsupportedOp
 from stack.frames import with_room
 from stack.frameworks import torch_private as private
+from stack.frontends.torch.capture.calls import program_name
+from stack.frontends.torch.compile.aot_autograd import aot_compiled
+from stack.frontends.torch.compile.complex_border import real_border
 from stack.frontends.torch.compile.graph_split import compiled_in_parts
-from stack.frontends.torch.decompositions.replacement import write_out
-from stack.frontends.torch.graphs.inference_mode import compiled_by_mode
+from stack.frontends.torch.compile.identity_guards import guard_identity
+from stack.frontends.torch.compile.inference_calls import compiled_by_mode
+from stack.frontends.torch.compile.set_data import drop_own_memory
+from stack.frontends.torch.compile.sparse_gradients import OpByOp, sparse_nodes
+from stack.frontends.torch.compile.tangents import takes_tangents
 from stack.frontends.torch.graphs.refusals import raise_refusals
-from stack.frontends.torch.graphs.set_data import drop_own_memory
-from stack.frontends.torch.graphs.sparse_gradients import OpByOp, sparse_nodes
 from stack.frontends.torch.importer.border import Border
-from stack.frontends.torch.importer.complex_arguments import real_border
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch.importer.source_lines import source_line, variable_name
 from stack.frontends.torch.program.argument_overlap import guarded
-from stack.frontends.torch.program.calls import program_name
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
 from stack.frontends.torch.tensors.arrays import check_results, device_of
 from stack.frontends.torch.tensors.precision import guard_precision
-from stack.frontends.torch.tracing.aot_autograd import aot_compiled
-from stack.frontends.torch.tracing.identity_guards import guard_identity
+from stack.frontends.torch.tracing.functions import write_out
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager
 from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
 from stack.frontends.torch.tracing.recorder import is_own, recorded
-from stack.frontends.torch.tracing.tangents import takes_tangents
 from stack.frontends.torch.tracing.tracer import decompositions, plain_tracing
 from stack.frontends.torch.training.delayed_gradients import Late, is_late, repeats, takes_gradients
 from stack.frontends.torch.training.joint_graph import partition_fn

@@ -17,8 +17,8 @@ from torch.fx import GraphModule, Node
 
 from stack.errors import StackError, UnsupportedOp
 from stack.frameworks.torch_private import FakeTensor
+from stack.frontends.torch.compile.parts import Part, graph_parts
 from stack.frontends.torch.graphs.data_dependence import ASSUMES, data_dependent, named_ops
-from stack.frontends.torch.graphs.parts import Part, graph_parts
 from stack.frontends.torch.importer.errors import PARTS
 from stack.frontends.torch.importer.source_lines import source_line
 from stack.frontends.torch.program.compiled_graph import Prepared, is_preparing

@@ -1,4 +1,4 @@
-"""Decompositions of torch functions, where torch's own are wrong, slow or missing.
+"""Torch functions as simpler ones, where torch's own are wrong, slow or missing: wing `functions`.
 
-`replacement` puts them into a Dynamo graph before autograd sees it. Imports no other room.
+Imports the room `tracing`.
 """

@@ -151,3 +151,5 @@ WRITTEN: dict[Any, Callable[..., Any]] = {
     ),
     F.multi_head_attention_forward: _over_attention(F.multi_head_attention_forward),
 }
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {torch.ops.aten._safe_softmax.default: safe_softmax}

@@ -6,8 +6,6 @@ Torch's own decompositions unroll the cell for each step of the sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from stack.errors import StackError
 from stack.frameworks import torch_private as private
+from stack.frontends.torch.tracing.functions import is_traced
 
 States = tuple[Tensor, ...]
 
@@ -128,22 +127,9 @@ WRITTEN: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu: _function(_elman(torch.relu)),
 }
 
-# True while Dynamo traces: then fake tensors use these scans too.
-_IN_SCANS: ContextVar[bool] = ContextVar("in_scans", default=False)
-
-
-@contextmanager
-def in_scans() -> Iterator[None]:
-    """Context in which Dynamo infers shapes of recurrent layers without unrolling cells."""
-    token = _IN_SCANS.set(True)
-    try:
-        yield
-    finally:
-        _IN_SCANS.reset(token)
-
 
 def _chosen(scanned: Callable[..., Any], repeated: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args: (scanned if _IN_SCANS.get() else repeated)(*args)
+    return lambda *args: (scanned if is_traced() else repeated)(*args)
 
 
 for _function_, _scanned in WRITTEN.items():

@@ -21,12 +21,12 @@ from stack.frontends.torch.distributed.cuda_graph import close_all
 from stack.frontends.torch.replay.elementwise_ops import Tensor
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.ir.array_space import ArraySpace
-from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of, overlap_of
 from stack.ir.node import Node
-from stack.ir.overlap import Overlap, messages
-from stack.ir.sharding import part_held, part_start
 from stack.ir.space import Run
+from stack.mesh.meshes import Axes, Mesh
+from stack.mesh.ops import group_of, overlap_of
+from stack.mesh.overlap import Overlap, messages
+from stack.mesh.sharding import part_held, part_start
 
 OPERATORS = {
     "sum": dist.ReduceOp.SUM,

@@ -8,8 +8,8 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from stack.errors import UsageError
-from stack.ir.mesh import Mesh, MeshAxis
-from stack.ir.sharding import Sharding, sharded
+from stack.mesh.meshes import Mesh, MeshAxis
+from stack.mesh.sharding import Sharding, sharded
 
 # DTensor's names of pending reductions
 KINDS = {"sum": "sum", "product": "prod", "max": "max", "min": "min", "band": "and", "bor": "or"}

@@ -17,9 +17,9 @@ from stack.frontends.torch.distributed.mesh import LIMIT, RankSpace
 from stack.frontends.torch.distributed.rank_compute import Compute, compute_of, stream_balance
 from stack.frontends.torch.replay.elementwise_ops import Tensor
 from stack.ir.func import Func
-from stack.ir.mesh import Mesh
-from stack.ir.mesh_ops import is_place
 from stack.ir.node import Node
+from stack.mesh.meshes import Mesh
+from stack.mesh.ops import is_place
 from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of
 
 

@@ -14,12 +14,9 @@ from stack.frontends.arithmetic.storage_types import has_storage
 from stack.frontends.torch.aten import (
     conv,
     elementwise_ops,
-    grouped_matmul,
     index,
     nn,
-    pool,
     reduce,
-    search,
     shape,
     unary_ops,
 )
@@ -30,7 +27,13 @@ from stack.frontends.torch.aten.complex_numbers import (
     joined,
     part_type,
 )
-from stack.frontends.torch.aten.lowering import IGNORED, LOWERINGS, Context, NotLowered
+from stack.frontends.torch.aten.lowering import (
+    IGNORED,
+    LOWERINGS,
+    Context,
+    NotLowered,
+    load_lowerings,
+)
 from stack.frontends.torch.importer.dims import Sizes, is_size
 from stack.frontends.torch.tensors.arrays import NAMESPACES, dtype_of, encode_call, encode_strides
 from stack.frontends.torch.tensors.random_ops import draws, has_effect, traced_strides
@@ -41,8 +44,9 @@ from stack.ir.types import TensorType, TupleType
 
 # imported because they register lowerings
 _ = (
-    conv, elementwise_ops, grouped_matmul, index, nn, pool, reduce, search, shape, unary_ops,
+    conv, elementwise_ops, index, nn, reduce, shape, unary_ops,
 )  # fmt: skip
+load_lowerings()
 
 # Ops that only move elements, so they also accept storage types.
 _MOVES = frozenset({

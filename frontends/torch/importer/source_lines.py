@@ -10,9 +10,10 @@ import torch
 from torch.fx import Node
 
 import stack.frontends as frontends
-import stack.hosted as hosted
+import stack.plugins as plugins
 
-_OURS = tuple(map(os.path.dirname, (frontends.__file__, hosted.__file__)))
+_OWN = os.path.dirname(plugins.__file__)
+_OURS = (os.path.dirname(frontends.__file__), os.path.join(_OWN, "hosted"))
 _TORCHS = os.path.dirname(torch.__file__)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _ROOT = re.compile(r"^(L\['[^']*'\]|G\['[^']*'\]|L__self__|self)\.?")

@@ -1,4 +1,4 @@
-"""A compiled graph and its calls: arguments, checks before and after a run, the fast path.
+"""A compiled graph and its calls: the checks around a run, the fast path by addresses.
 
-Imports the rooms `importer`, `aten` and `tensors`.
+A part of the wing `calls`. Imports the rooms `capture`, `importer`, `aten` and `tensors`.
 """

@@ -13,14 +13,15 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 import stack.plugins as plugins
+from stack.calls.graph import CompiledGraph
 from stack.frameworks import torch_private as private
 from stack.frameworks.torch_ranges import torch_ranges
+from stack.frontends.torch.capture.calls import kept_promises
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
 from stack.frontends.torch.importer.strided_arguments import Apart
-from stack.frontends.torch.program.calls import kept_promises
 from stack.frontends.torch.program.fast_path import Shortcut
-from stack.frontends.torch.program.index_checks import Checks
+from stack.frontends.torch.program.repeated_checks import Checks
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
 from stack.ir.func import Func
@@ -29,7 +30,6 @@ from stack.ir.types import BF16, BOOL
 from stack.ranges import register
 from stack.run.backend import Direct
 from stack.run.frontend import RECORD, Captured, Frontend
-from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
 register("torch", torch_ranges)

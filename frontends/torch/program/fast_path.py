@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from stack.frameworks.torch_private import has_function_mode, layout_check, tracing_context
 from stack.frontends.torch.importer.border import Order, Part, Place, inverse
-from stack.frontends.torch.tensors.address_calls import Layout, caller, row_major
+from stack.frontends.torch.program.address_calls import Layout, caller, row_major
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
 from stack.ir.node import Node
 from stack.run.backend import AddressProgram, Direct

@@ -1,4 +1,4 @@
-"""Tensors of torch: conversion, memory, random numbers, precision; calls by address.
+"""Tensors of torch: conversion, memory, random numbers, precision.
 
 Imports no other room.
 """

@@ -18,22 +18,12 @@ from stack.errors import StackError
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.aten.complex_numbers import MADE_OF_PARTS
 from stack.frontends.torch.aten.lowering import LOWERINGS
-from stack.frontends.torch.decompositions import (
-    antialiased_resize,
-    grid_sample,
-    grid_sample_gradients,
-    loss_gradients,
-    tensor_lists,
-    weight_norm,
-)
-from stack.frontends.torch.decompositions.attention import safe_softmax
-from stack.frontends.torch.decompositions.recurrent_layers import in_scans
-from stack.frontends.torch.decompositions.replacement import write_out
 from stack.frontends.torch.graphs.data_dependence import refuse_data_dependent
 from stack.frontends.torch.graphs.inference_mode import without_inference_mode
 from stack.frontends.torch.tensors import random_ops
 from stack.frontends.torch.tensors.random_ops import draws_as_eager
 from stack.frontends.torch.tracing import layouts
+from stack.frontends.torch.tracing.functions import decomposed, functions_traced, write_out
 from stack.frontends.torch.tracing.global_scopes import nameless
 from stack.frontends.torch.tracing.recorder import has_known_sizes, recorded
 
@@ -59,20 +49,16 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         cut: for a graph that will be partitioned.
         split: also decompose row ops such as softmax.
     """
-    own = {torch.ops.aten._safe_softmax.default: safe_softmax}
-    table = {**private.decompositions(), **own}
     kept = LOWERINGS.keys() | MADE_OF_PARTS
     kept -= (_VIEWS if cut else set()) | (_ROW_OPS if split else set())
     found = {
         op: fn
-        for op, fn in table.items()
+        for op, fn in private.decompositions().items()
         if isinstance(op, private.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
-    parts = (
-        random_ops, grid_sample, grid_sample_gradients, layouts, tensor_lists, loss_gradients,
-        weight_norm, antialiased_resize,
-    )  # fmt: skip
-    return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
+    for table in (random_ops.DECOMPOSITIONS, layouts.DECOMPOSITIONS, decomposed()):
+        found |= table
+    return found
 
 
 @contextmanager
@@ -124,7 +110,7 @@ def capturing(fn: Any, settings: Mapping[str, Any]) -> Iterator[None]:
         quiet(private.FAKE_LOG),
         private.dynamo_settings({**_SETTINGS, **settings}),
         nameless(fn),
-        in_scans(),
+        functions_traced(),
     ):
         yield
 

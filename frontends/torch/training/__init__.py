@@ -1,4 +1,5 @@
-"""Gradients: the joint graph and its partition, the delayed backward pass, saved tensors.
+"""Gradients: the joint graph, the delayed backward pass, saved tensors, lowerings of derivatives.
 
-Imports the rooms `tracing`, `program`, `importer` and `tensors`.
+A part of the wing `calls`. Imports the rooms `tracing`, `program`, `importer`, `aten` and
+`tensors`.
 """

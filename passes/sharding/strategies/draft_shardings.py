@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 
 from stack.errors import RuleError, UsageError, unknown_name
 from stack.ir.func import Func
-from stack.ir.mesh import Axes, MeshAxis, parse_mesh
 from stack.ir.node import Block, Node, topological
-from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
 from stack.ir.types import Type
+from stack.mesh.meshes import Axes, MeshAxis, parse_mesh
+from stack.mesh.sharding import OPEN, WHOLE, DimSharding, Sharding
 from stack.passes.sharding.training_step import GRADIENT, NEXT, STATE
 
 

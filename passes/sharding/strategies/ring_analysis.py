@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from stack.errors import RuleError
 from stack.ir.func import Func
-from stack.ir.mesh import axes_text
-from stack.ir.mesh_ops import group_of
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes
 from stack.ir.streaming import Tiled, operand_axes
 from stack.ir.traits import fold_of, is_stream
+from stack.mesh.meshes import axes_text
+from stack.mesh.ops import group_of
 
 Sources = frozenset[Node]  # gathers
 

@@ -17,8 +17,6 @@ from stack.ir.algebra import COMBINE
 from stack.ir.builder import Builder, make, param, remade
 from stack.ir.dim import Dim
 from stack.ir.func import Func
-from stack.ir.mesh import size_of
-from stack.ir.mesh_ops import group_of, is_meeting, is_place
 from stack.ir.node import Block, Node, is_inline, topological
 from stack.ir.ops import is_whole_view
 from stack.ir.stream_op import streamed_axes
@@ -32,6 +30,8 @@ from stack.ir.traits import (
     is_stream,
     place_of,
 )
+from stack.mesh.meshes import size_of
+from stack.mesh.ops import group_of, is_meeting, is_place
 from stack.passes.positions.visibility import hiding_selects
 from stack.passes.sharding.retype import mapped
 from stack.passes.sharding.strategies.ring_analysis import RingAnalysis

@@ -13,8 +13,9 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_elementwise, is_number, spread
 from stack.ir.types import BF16, DType, TensorType
-from stack.rewrite.inputs import SMALL, every_value, inputs_of, special_values
-from stack.rewrite.ordinals import from_ordinals, largest, ordinals
+from stack.rewrite.inputs import inputs_of
+from stack.testing.rules.ordinals import from_ordinals, largest, ordinals
+from stack.testing.rules.values import SMALL, every_value, special_values
 
 Arrays = list[np.ndarray]
 MOST = 1 << 17  # points that are tried at a time

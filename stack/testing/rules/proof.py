@@ -13,8 +13,8 @@ from stack.ir.types import DType
 from stack.rewrite.check import EXACT, TOLERANCE, Inexact
 from stack.rewrite.engine import Rule, Simple
 from stack.rewrite.inputs import GIVEN
-from stack.rewrite.ordinals import ulps
 from stack.rewrite.truth import REJECTED, Truth, interpreted
+from stack.testing.rules.ordinals import ulps
 from stack.testing.rules.pointwise import (
     Arrays,
     box_search,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.errors import RuleError, StackError
+from stack.explore.op_table import EXAMPLES
 from stack.ir.data import Data
-from stack.ir.describe import EXAMPLES
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType, TensorType, TupleType

@@ -12,7 +12,7 @@ from device_backend import with_stages
 
 import stack
 from stack import plugins
-from stack.backends.device import counted_loops
+from stack.backends.calls import counted_loops
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax

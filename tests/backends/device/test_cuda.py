@@ -12,10 +12,11 @@ import torch
 from device_backend import compile_program, with_stages
 
 import stack.plugins as plugins
+from stack.backends.calls.replay import Replays
 from stack.backends.device.executable import executable
-from stack.backends.device.replay import Replays
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
+from stack.calls.graph import CompiledGraph
 from stack.errors import StackError
 from stack.frontends.torch import FRONTEND
 from stack.ir import Builder, Func, param, tensor
@@ -23,7 +24,6 @@ from stack.ir.node import Node
 from stack.rewrite.pipeline import Pipeline
 from stack.run import compile as run_compile
 from stack.run.compile import compile_func
-from stack.run.graph import CompiledGraph
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

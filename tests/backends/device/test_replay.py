@@ -7,9 +7,9 @@ import pytest
 import torch
 from device_backend import load
 
-from stack.backends.device import replay
+from stack.backends.calls import replay
+from stack.backends.calls.replay import CapturedGraph, Replays
 from stack.backends.device.executable import executable
-from stack.backends.device.replay import CapturedGraph, Replays
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
 from stack.ir import Builder, Func, param, tensor

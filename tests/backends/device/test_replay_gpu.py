@@ -6,8 +6,8 @@ import pytest
 import torch
 from device_backend import load
 
-from stack.backends.device import replay
-from stack.backends.device.replay import Replays
+from stack.backends.calls import replay
+from stack.backends.calls.replay import Replays
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
 from stack.ir import Builder, param, tensor

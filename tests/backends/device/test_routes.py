@@ -9,12 +9,12 @@ from device_backend import BACKEND
 
 import stack
 import stack.plugins as plugins
-from stack.compiled_callable import Compiled
+from stack.calls.compiled_callable import Compiled
+from stack.calls.graph import CompiledGraph
 from stack.errors import StackError
 from stack.frontends.jax import FRONTEND as JAX
 from stack.frontends.torch import FRONTEND
 from stack.run import compile as run_compile
-from stack.run.graph import CompiledGraph
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_jax_arrays_pass_straight_through(monkeypatch: pytest.MonkeyPatch) -> No
     graph = CompiledGraph(captured, JAX)
     monkeypatch.setattr(JAX, "to_numpy", no_host, raising=False)
     monkeypatch.setattr(JAX, "from_numpy", no_host, raising=False)
-    monkeypatch.setattr("stack.frontends.jax.compile.device_arrays.device_of", lambda _: "cpu:0")
+    monkeypatch.setattr("stack.frontends.jax.capture.device_arrays.device_of", lambda _: "cpu:0")
     waits: list[int] = []
     executable = graph.executable_for(args)
     inner = executable.wait

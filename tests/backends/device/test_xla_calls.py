@@ -12,10 +12,11 @@ import pytest
 import torch
 from xla_frames import STREAM, Api, Frame, Query
 
-from stack.backends.device import driver, native_launches, xla_calls
+from stack.backends.calls import device_steps, native_launches
+from stack.backends.calls.device_steps import _Called, _plans, _run  # pyright: ignore[reportPrivateUsage]
+from stack.backends.calls.native_launches import NativeLaunches, handler
+from stack.backends.device import driver
 from stack.backends.device.launch import LoadedKernel, TensorMapArgument
-from stack.backends.device.native_launches import NativeLaunches, handler
-from stack.backends.device.xla_calls import _Called, _plans, _run  # pyright: ignore[reportPrivateUsage]
 
 CPU = torch.device("cpu")
 U32 = ctypes.c_uint32
@@ -89,7 +90,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     monkeypatch.setattr(native_launches, "function_address", made.address)
     monkeypatch.setattr(driver, "encode", lambda: made.encode)
-    for module in (driver, xla_calls, xla_calls.LoadedKernel.__init__.__globals__):
+    for module in (driver, device_steps, device_steps.LoadedKernel.__init__.__globals__):
         if isinstance(module, dict):
             monkeypatch.setitem(module, "driver", lambda: made)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stack.backends.mlir import native_call
+from stack.backends.calls import native_call
 from stack.backends.mlir.address import address
 from stack.ir import Builder, param, tensor
 from stack.run.backend import AddressProgram, CallLayout

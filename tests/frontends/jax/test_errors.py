@@ -66,7 +66,7 @@ def test_what_jax_cannot_trace(entry: str) -> None:
 
 
 def test_a_fault_of_ours_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stack.frontends.jax.compile import capture
+    from stack.frontends.jax.capture import capture
 
     monkeypatch.setattr(capture, "Leaf", None)
     once = Once(lambda x, w: x * w)

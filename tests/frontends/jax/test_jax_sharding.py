@@ -14,11 +14,11 @@ from jax.sharding import PartitionSpec as P
 
 import stack
 from stack.errors import UsageError
-from stack.frontends.jax.jaxpr.shardings import from_spec, to_spec
-from stack.ir.mesh import parse_mesh
+from stack.frontends.jax.sharding.specs import from_spec, to_spec
 from stack.ir.node import walk
 from stack.ir.parser import parse
-from stack.ir.sharding import DimSharding, Sharding
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.sharding import DimSharding, Sharding
 from stack.rewrite import Pipeline
 from stack.run.mesh import simulate
 

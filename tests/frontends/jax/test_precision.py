@@ -11,7 +11,7 @@ from jax import lax
 
 import stack
 from stack.frontends.jax import FRONTEND
-from stack.frontends.jax.compile import capture
+from stack.frontends.jax.capture import capture
 
 X = jnp.ones((8, 8))
 

@@ -13,7 +13,7 @@ from stack.errors import UsageError
 from stack.frontends.torch.distributed.mesh import join
 from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.ir import parse
-from stack.ir.mesh import parse_mesh
+from stack.mesh.meshes import parse_mesh
 
 
 def run(

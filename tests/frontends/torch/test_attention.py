@@ -13,9 +13,9 @@ from torch import Tensor
 
 import stack
 import stack.plugins as plugins
+from stack.calls.training import train_runs
 from stack.explore.lowering import Settings
 from stack.explore.target import ExampleCall
-from stack.explore.training import train_runs
 from stack.rewrite import Pipeline
 
 Inputs = tuple[Tensor, ...]

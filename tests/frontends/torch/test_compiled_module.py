@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import stack
-from stack.compiled_callable import Compiled
+from stack.calls.compiled_callable import Compiled
 from stack.errors import StackError
 from stack.explore.target import program
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import stack
+from stack.calls.weight_cache import WeightCache
 from stack.frontends.torch import FRONTEND
 from stack.run.backend import FrozenValues
-from stack.run.weight_cache import WeightCache
 
 pytest.importorskip("torch_mlir")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stack.frontends.torch.program import index_checks
+from stack.frontends.torch.capture import index_checks
 
 Tensor = torch.Tensor
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch._functorch import config
 
+from stack.calls.graph import CompiledGraph
 from stack.frontends.torch.compile.dynamo_backend import GRAPHS
-from stack.run.graph import CompiledGraph
 
 Tensor = torch.Tensor
 WIDTH, ROWS, LAYERS = 64, 8192, 4

@@ -14,7 +14,7 @@ from stack.run.frontend import Captured
 
 torch = pytest.importorskip("torch")
 
-from stack.frontends.torch.tracing.aot_autograd import aot_compiled  # noqa: E402
+from stack.frontends.torch.compile.aot_autograd import aot_compiled  # noqa: E402
 
 FRESH = """
 import sys, torch, stack

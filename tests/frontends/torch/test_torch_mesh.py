@@ -17,9 +17,9 @@ from sharded_ranks import differ, misbehave, run
 from stack.errors import StackError
 from stack.ir import Func
 from stack.ir.files import large_constants
-from stack.ir.mesh import parse_mesh
 from stack.ir.node import walk
-from stack.ir.sharding import replicated
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.sharding import replicated
 from stack.passes.annotate import Annotate
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.mesh import parts_of, whole_of

@@ -10,8 +10,8 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 from stack.errors import UsageError
 from stack.frontends.torch.distributed.placements import from_placements, to_placements
-from stack.ir.mesh import parse_mesh
-from stack.ir.sharding import part_held, part_start, sharded
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.sharding import part_held, part_start, sharded
 
 M = parse_mesh("dp=2, tp=4")
 ALL = [Shard(0), Shard(1), Replicate(), Partial("sum")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import stack
+from stack.calls.training import train_runs
 from stack.explore.lowering import Settings
 from stack.explore.target import ExampleCall
-from stack.explore.training import train_runs
 
 
 def named(fn, *shapes: tuple[int, ...]) -> dict[str, str]:

@@ -6,8 +6,8 @@ import pytest
 
 from stack.errors import UsageError
 from stack.ir import Builder, param, parse, tensor
-from stack.ir.mesh import parse_mesh
-from stack.ir.sharding import sharded
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.sharding import sharded
 from stack.passes.sharding.node_choices import best_choice
 from stack.rewrite import Pipeline
 from stack.sim import machine, names

@@ -11,9 +11,9 @@ from sharded_cases import MESHES, random_sharding
 
 from stack.ir import Builder, Func, param, tensor
 from stack.ir.interpreter import evaluate
-from stack.ir.mesh import parse_mesh
-from stack.ir.mesh_ops import traffic
-from stack.ir.sharding import Sharding, sharded
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.ops import traffic
+from stack.mesh.sharding import Sharding, sharded
 from stack.passes.sharding.collectives import moved
 from stack.passes.sharding.rank_code import local_type
 from stack.passes.sharding.route import route

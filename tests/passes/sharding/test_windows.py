@@ -14,11 +14,11 @@ import stack
 from stack import sim
 from stack.errors import VerifyError
 from stack.ir import Func, parse
-from stack.ir.mesh import parse_mesh
-from stack.ir.mesh_ops import traffic
-from stack.ir.overlap import Overlap, messages, sends
-from stack.ir.sharding import sharded
 from stack.ir.types import tensor
+from stack.mesh.meshes import parse_mesh
+from stack.mesh.ops import traffic
+from stack.mesh.overlap import Overlap, messages, sends
+from stack.mesh.sharding import sharded
 from stack.passes.sharding.route import route
 from stack.rewrite import Pipeline
 from stack.run.mesh import simulate

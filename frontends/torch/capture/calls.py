@@ -1,0 +1,251 @@
+"""Calls of a captured torch program: arguments, results, and checks."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stack.errors import StackError
+from stack.frameworks.torch_private import pytree
+from stack.frontends.torch.aten.lowering import IndexCheck, Promise
+from stack.frontends.torch.capture.index_checks import assert_on_device, check_index
+from stack.frontends.torch.importer.dims import Sizes
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
+from stack.frontends.torch.tensors.size_symbols import size_values
+from stack.ir.func import Func
+from stack.ir.node import Node
+
+# ---- arguments
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A value in the nested example arguments: a tensor, by its number, or else a fixed value."""
+
+    name: str
+    tensor: int | None
+    value: Any = None
+
+
+class Arguments:
+    """The nested structure of the example arguments; later calls must have the same one."""
+
+    def __init__(self, fn: Any, args: Sequence[Any]) -> None:
+        self.signature = _signature(fn)
+        names = self._names(len(args))
+        pairs, self.spec = pytree.tree_flatten_with_path(tuple(args))
+        self.leaves: list[_Leaf] = []
+        self.tensors: list[torch.Tensor] = []
+        self.tensor_names: list[str] = []
+        for path, value in pairs:
+            name = _leaf_name(names, path)
+            if isinstance(value, np.ndarray):
+                raise TypeError(f"argument {name!r} is a NumPy array; pass torch.from_numpy")
+            if isinstance(value, torch.Tensor):
+                self.leaves.append(_Leaf(name, len(self.tensors)))
+                self.tensors.append(value)
+                self.tensor_names.append(name)
+            else:
+                self.leaves.append(_Leaf(name, None, value))
+
+    def _names(self, count: int) -> list[str]:
+        if self.signature is None:
+            return [f"arg{i}" for i in range(count)]
+        names: list[str] = []
+        for p in self.signature.parameters.values():
+            if p.kind is p.VAR_POSITIONAL:
+                names.extend(f"{p.name}.{i}" for i in range(count - len(names)))
+            elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+                names.append(p.name)
+        return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
+
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """Returns the tensors of a call. Raises TypeError for another structure."""
+        if kwargs:
+            args = self._positional(args, kwargs)
+        values, spec = pytree.tree_flatten(tuple(args))
+        if spec != self.spec:
+            raise TypeError(f"arguments have the structure {spec}, compiled for {self.spec}")
+        tensors: list[torch.Tensor] = []
+        for leaf, value in zip(self.leaves, values, strict=True):
+            if leaf.tensor is not None:
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(f"argument {leaf.name!r} is a tensor, got {value!r}")
+                known = self.tensors[leaf.tensor].device
+                if value.device != known:
+                    raise TypeError(
+                        f"argument {leaf.name!r} was on {known} when it was compiled, it is on"
+                        f" {value.device}"
+                    )
+                tensors.append(value)
+            elif type(value) is not type(leaf.value) or value != leaf.value:
+                raise TypeError(
+                    f"argument {leaf.name!r} was {leaf.value!r} when it was compiled, got {value!r}"
+                )
+        return tensors
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if self.signature is None:
+            raise TypeError("takes positional arguments only")
+        given = self.signature.bind(*args, **kwargs)
+        if given.kwargs:
+            raise TypeError(f"not compiled for the keywords {', '.join(given.kwargs)}")
+        return given.args
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        return None
+
+
+def _leaf_name(names: Sequence[str], path: Any) -> str:
+    head, *rest = path
+    parts = [str(names[head.idx])]
+    for key in rest:
+        parts.append(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))))
+    return ".".join(parts)
+
+
+# ---- a call
+
+
+def program_name(fn: Any) -> str:
+    """Returns the name of a user's callable as an IR function name."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
+
+
+class Call:
+    """Converts a user's arguments to the tensors of the program, after checking them.
+
+    Remembers them, since some results are written back to them or return them.
+    """
+
+    def __init__(
+        self, arguments: Arguments, func: Func, bound: int, checks: Sequence[IndexCheck],
+        symbols: Sizes,
+    ) -> None:  # fmt: skip
+        self.arguments = arguments
+        self.params = func.params[bound:]
+        places = {p: i for i, p in enumerate(self.params)}
+        self.checks = [(places[c.param], c) for c in checks if c.param in places]
+        self.symbols = symbols if func.symbols else None
+        self.sound: set[tuple[tuple[int, ...], ...]] = set()
+        self.local = threading.local()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        tensors = self.arguments.match(args, kwargs)
+        for p, tensor in zip(self.params, tensors, strict=True):
+            check_tensor(p, tensor)
+        self._check_sizes(tensors)
+        for place, check in self.checks:
+            check_index(check, tensors[place], tensors, self.params)
+        self.local.tensors = tensors
+        return tensors
+
+    def _check_sizes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise ValueError if sizes violate an assumption of tracing."""
+        key = tuple(tuple(t.shape) for t in tensors)
+        if self.symbols is None or key in self.sound:
+            return
+        broken = self.symbols.broken(size_values(tensors, self.params))
+        if broken is not None:
+            raise ValueError(f"compiled for sizes where {broken}; got shapes {list(key)}")
+        self.sound.add(key)
+
+    @property
+    def last(self) -> list[torch.Tensor]:
+        return self.local.tensors
+
+
+def check_tensor(p: Node, tensor: torch.Tensor) -> None:
+    """Check an argument against its parameter. Raises TypeError or ValueError with its name."""
+    name = p.attrs["name"]
+    if tensor.dtype is not TORCH_DTYPE[p.dtype]:
+        raise TypeError(f"argument {name!r} is {p.type}, got {tensor.dtype}")
+    fixed = [s if isinstance(s, int) else None for s in p.shape]
+    shape = list(tensor.shape)
+    agree = len(fixed) == len(shape) and all(
+        f is None or f == s for f, s in zip(fixed, shape, strict=True)
+    )
+    if not agree:
+        raise ValueError(f"argument {name!r} is {p.type}, got shape {shape}")
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    "IndexError": IndexError,
+    "RuntimeError": RuntimeError,
+    "LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+}
+
+
+def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequence[Any]:
+    """Returns the results without the promises at their end. Raises if a promise is false."""
+    count = len(results) - len(promises)
+    for holds, promise in zip(results[count:], promises, strict=True):
+        if promise.error == "IndexError" and holds.device.type == "cuda":
+            assert_on_device(holds, promise.text)
+        elif not bool(holds):
+            raise _ERRORS[promise.error](promise.text)
+    return results[:count]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The structure of the user's return value: results, arguments and fixed values."""
+
+    spec: pytree.TreeSpec
+    parts: list[tuple[str, Any]]
+
+    def fill(self, results: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        held = {"result": results, "argument": arguments}
+        leaves = [v if kind == "fixed" else held[kind][v] for kind, v in self.parts]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class Finish:
+    """Converts the results of a program to the user's return value.
+
+    Before, it raises the errors of conditions that are checked after a run, and copies new values
+    to inputs and buffers that the program writes to.
+    """
+
+    def __init__(
+        self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],
+        promises: Sequence[Promise],
+    ) -> None:  # fmt: skip
+        self.call, self.template, self.writes, self.promises = call, template, writes, promises
+
+    def __call__(self, results: Sequence[Any]) -> Any:
+        results = kept_promises(results, self.promises)
+        with torch.no_grad():
+            for number, place in self.writes:
+                target = self.call.last[place] if isinstance(place, int) else place
+                target.copy_(results[number])
+        uses_arguments = any(kind == "argument" for kind, _ in self.template.parts)
+        return self.template.fill(results, self.call.last if uses_arguments else ())
+
+    def results(self, out: Any, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the results of the program from what the user's callable returned: the inverse of
+        a call. Conditions hold, since the callable did not raise.
+
+        Raises StackError for a program that writes to a weight, which differs in the next call.
+        """
+        leaves = zip(self.template.parts, pytree.tree_leaves(out), strict=True)
+        found = {number: leaf for (kind, number), leaf in leaves if kind == "result"}
+        for number, place in self.writes:
+            if not isinstance(place, int):
+                raise StackError("the program writes to its weights, so no two calls are equal")
+            found[number] = arguments[place]
+        return [
+            *map(found.__getitem__, sorted(found)),
+            *(torch.tensor(True) for _ in self.promises),
+        ]

@@ -38,6 +38,7 @@ WINGS = {
     "files": Wing("programs in files of other tools: ONNX, StableHLO"),
     "functions": Wing("torch functions as simpler ones, pooling, search"),
     "mesh": Wing("programs that are split over a mesh of ranks"),
+    "naming": Wing("names of what kernels compute"),
     "ops": Wing("hosted operators, with kernels written by hand"),
     "report": Wing("runs as web pages, in notebooks and as drawings", ("live", "report")),
     "testing": Wing("tests for authors of passes", ("check-rule", "new", "watch")),

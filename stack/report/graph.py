@@ -9,10 +9,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stack.ir.func import Func
-from stack.ir.group_names import group_name
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_item
 from stack.ir.types import TensorType
+from stack.naming.group_names import group_name
 from stack.run.backend import module_paths
 
 FREE = ("const", "param", "item")  # these get no box

@@ -26,7 +26,7 @@ class Kernel:
     "layers.0.attn"; `stage_node` is the name of its node in the last stage. `resources` is its use
     of GPU resources: registers, spilled and shared bytes, threads. `warning` is the assembler's
     performance warning. `computes` is the name that people know, such as "attention", see
-    `stack.ir.group_names`; "" if the kernel has no step of its own. `loop_steps` is the number of
+    `stack.naming`; "" if the kernel has no step of its own. `loop_steps` is the number of
     steps that Python runs in each iteration of loops that are not compiled whole.
     """
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from stack.ir.cost import cost
 from stack.ir.equivalence import cached_by_class
 from stack.ir.func import Func
-from stack.ir.group_names import group_name
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_input
 from stack.run.backend import Kernel, LazyKernel
+from stack.wings import part_if_here
 
 # nodes by name, each with the names of its operands that are computed
 Steps = dict[str, tuple[Node, tuple[str, ...]]]
@@ -49,12 +49,18 @@ def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
     step, made = steps.get(kernel.stage_node), lowered.get(kernel.stage_node)
     if step is None:
         return kernel
-    named = LazyKernel(kernel, {"computes": lambda: group_name(step[0])})
+    named = LazyKernel(kernel, {"computes": lambda: _name(step[0])})
     if kernel.kind != "generated" or made is None:
         return named
     if any(n and n not in steps and lowered[n][0].op != "alloc" for n in made[1]):
         return named  # another kernel computes a part of the step
     return LazyKernel(named, {"flops": lambda: step_flops(step[0])})
+
+
+def _name(step: Node) -> str:
+    """Returns what a step computes; "" without the wing `naming`."""
+    group_name = part_if_here("group-name")
+    return "" if group_name is None else group_name(step)
 
 
 @cached_by_class

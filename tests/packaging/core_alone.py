@@ -82,6 +82,7 @@ WINGS = {
     ),
     "report": ("stack/report", "stack/commands/report.py"),
     "faults": ("stack/faults", "stack/commands/faults.py"),
+    "naming": ("stack/naming",),
     "testing": ("stack/testing", "stack/commands/check_rule.py", "stack/commands/new.py"),
 }
 

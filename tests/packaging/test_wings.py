@@ -26,6 +26,7 @@ DOORS = (
     *(
         "stack/testing/__init__.py",
         "stack/faults/__init__.py",
+        "stack/naming/__init__.py",
         "stack/calls/__init__.py",
         "stack/hosted/__init__.py",
     ),

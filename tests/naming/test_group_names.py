@@ -8,7 +8,7 @@ from math import sqrt
 import pytest
 
 from stack.ir import Block, Builder, Node, make, param, tensor
-from stack.ir.group_names import group_name
+from stack.naming.group_names import group_name
 
 ROWS, COLUMNS = 6, 8
 WIDE = tensor("f32", ROWS, COLUMNS)

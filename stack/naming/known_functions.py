@@ -15,11 +15,11 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir.builder import make, param
 from stack.ir.data import Data
-from stack.ir.group_flow import GroupFlow
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_alias, is_elementwise, is_number
 from stack.ir.types import F64, TensorType
+from stack.naming.group_flow import GroupFlow
 
 Array = np.ndarray
 MOST = 64  # ops of a known function, with its constants

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stack.ir.group_flow import GroupFlow, followed_axis
 from stack.ir.node import Node
 from stack.ir.ops import is_view, rule_of
 from stack.ir.traits import (
@@ -26,6 +25,7 @@ from stack.ir.traits import (
     signs,
     unconverted,
 )
+from stack.naming.group_flow import GroupFlow, followed_axis
 
 
 class Part(NamedTuple):

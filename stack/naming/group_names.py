@@ -11,9 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stack.ir.equivalence import cached_by_class
-from stack.ir.group_flow import GroupFlow
-from stack.ir.known_functions import function_name
-from stack.ir.named_reductions import Part, means, norms, softmaxes
 from stack.ir.node import Node
 from stack.ir.ops import is_view, lookup
 from stack.ir.traits import (
@@ -36,6 +33,9 @@ from stack.ir.traits import (
     signs,
     writes_by_data,
 )
+from stack.naming.group_flow import GroupFlow
+from stack.naming.known_functions import function_name
+from stack.naming.named_reductions import Part, means, norms, softmaxes
 
 MOST = 4  # parts of a name
 _HEAVY, _LIGHT, _MOVE = 2, 1, 0  # a light part is left out of a long name, a move of any other name

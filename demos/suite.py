@@ -30,6 +30,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "jax": (
         *("rnn_scan", "vmap_attention", "gpt2_jax", "ode_while", "ssm_scan", "mlp_vmap"),
         *("take_sum", "segment_sum", "top_k", "newton", "gated_scan", "conv_mean", "tanh_vmap"),
+        *("block_jax", "layers_scan", "sgd_step"),
     ),
 }
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stack.demos import models, models_jax
+from stack.demos import models, models_jax, suite_jax_blocks
 from stack.demos.suite import Setting
 
 Target = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -217,6 +217,11 @@ def _few(
     return make
 
 
+def _trained(make: Callable[[Setting], Target]) -> Callable[[Setting], Target]:
+    """Returns the gradients of a program, where a setting asks for them."""
+    return lambda setting: _finish(setting, *make(setting))
+
+
 PROGRAMS: dict[str, Callable[[Setting], Target]] = {
     "rnn_scan": rnn_scan,
     "vmap_attention": vmap_attention,
@@ -244,4 +249,5 @@ PROGRAMS: dict[str, Callable[[Setting], Target]] = {
         ((64, 512, 256), (8, 64, 64)),
         ((256, 256), (64, 64)),
     ),
+    **{name: _trained(make) for name, make in suite_jax_blocks.PROGRAMS.items()},
 }

@@ -249,7 +249,8 @@ class _Axes:
             done[node] = Node(node.op, args, self._attrs(node, kept), type_)
         blocks = [remade_block(block, done) for block in group.blocks]
         args = [reshaped(a, p.shape) for a, p in zip(group.args, blocks[0].params, strict=True)]
-        types = tuple(r.tensor for r in blocks[-1].results)
+        parts = group.types[0].shape[:1] if "part" in group.attrs else ()
+        types = tuple(r.tensor.with_shape((*parts, *r.tensor.shape)) for r in blocks[-1].results)
         type_ = TupleType(types) if isinstance(group.type, TupleType) else types[0]
         return Node(group.op, args, group.attrs, type_, blocks)
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
+from stack.frameworks.torch_captures import recovering
 from stack.frameworks.torch_private import copy_all, memory_id, uses_of_memory
 from stack.ranges import recording
 
 from ..device.torch_device import TorchDevice
 from ..runtime.program import BlockProgram
-from .failed_capture import recovering
 
 Tensor = torch.Tensor
 WARM = 2  # calls with the same addresses before a graph is captured

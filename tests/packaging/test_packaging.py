@@ -84,7 +84,10 @@ MODULES = sorted(
 # The files for one framework load it. Nothing else in the core loads them at import.
 OF_FRAMEWORKS = tuple(
     f"stack.frameworks.{name}"
-    for name in ("jax_private", "jax_ranges", "torch_private", "torch_ranges")
+    for name in (
+        *("jax_private", "jax_ranges"),
+        *("torch_captures", "torch_private", "torch_ranges"),
+    )
 )
 CORE = [
     m

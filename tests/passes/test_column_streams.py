@@ -116,3 +116,14 @@ def test_positions_of_short_columns_and_rows_stay() -> None:
         func = prepared(stack.trace(lambda x, a=axis: x.argmax(a), torch.zeros(shape)))
         made = Pipeline("stream{min_axis=32769,loops=blocks}").run(func, target=GPU).func
         assert any(n.op == "argreduce" for n in made.nodes)
+
+
+def test_streams_in_parts_coalesce_their_axes(rng: np.random.Generator) -> None:
+    """The results of parts have an axis more than those of the blocks."""
+    x = rng.standard_normal((6, 4, 2000)).astype(np.float32)
+    func = prepared(stack.trace(lambda x: x.reshape(2, 3, 4, 2000).var(3), torch.from_numpy(x)))
+    steps = "stream{min_axis=64,loops=blocks},split_reductions{parts=4},fuse,coalesce,blocks"
+    made = Pipeline(steps).run(func, target=GPU).func
+    verify(made)
+    want = torch.from_numpy(x).double().reshape(2, 3, 4, 2000).var(3).numpy()
+    np.testing.assert_allclose(np.asarray(made.interpret(x)), want, rtol=1e-5)

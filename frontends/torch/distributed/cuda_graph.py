@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 import torch
 
-from stack.backends.calls.failed_capture import recovering
 from stack.frameworks import torch_private as private
+from stack.frameworks.torch_captures import recovering
 
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]

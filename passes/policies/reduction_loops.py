@@ -46,7 +46,6 @@ COLUMNS = ReductionLoop(2048, 4, 1)  # columns with states that are merged
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
-COLUMN_ELEMENTS = 1024  # of a warp, in a tile of whole columns
 WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in registers
 
 
@@ -55,7 +54,7 @@ def whole_columns(extent: int, gpu: Gpu) -> ReductionLoop | None:
     of columns; None if they do not fit.
     """
     block = max(WHOLE.block, power_of_two(extent) * WARP)
-    warps = block // COLUMN_ELEMENTS
+    warps = block // gpu.rows.column_elements
     return ReductionLoop(block, warps, is_whole=True) if warps * WARP <= gpu.threads else None
 
 

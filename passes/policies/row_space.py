@@ -127,7 +127,8 @@ def _joined(body: Block, places: Mapping[Node, Index], iter_vars: Index) -> dict
     """Returns the index of values that concatenations join, in the order of their axes."""
     found: dict[Node, Index] = {}
     for node in body.nodes:
-        if node.op == "concat" and places.get(node) == iter_vars:
+        if places.get(node) == iter_vars:
             for part in node.args:
-                found |= index_maps_of(body, part, iter_vars)
+                if part not in places and part.tensor.rank == len(iter_vars):
+                    found |= index_maps_of(body, part, iter_vars)
     return found

@@ -13,13 +13,12 @@ A nan is the best value of all, so its index is kept once it is found.
 from __future__ import annotations
 
 from stack.ir.builder import Builder, constant, param
+from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.types import I32, TensorType
 from stack.passes.rules.dot_layout import reshaped
 from stack.rewrite.engine import Scope
 from stack.target import Gpu
-
-LARGEST = 2**31 - 1
 
 
 def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
@@ -32,7 +31,7 @@ def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     """
     x, axis = node.args[0], int(node.attrs["axis"])
     sizes = [s for s in x.shape if isinstance(s, int)]
-    if len(sizes) < x.tensor.rank or 0 in sizes or sizes[axis] > LARGEST:
+    if len(sizes) < x.tensor.rank or 0 in sizes or sizes[axis] > INT32[1]:
         return None
     if sizes[axis] < _shortest(axis < len(sizes) - 1, min_axis, scope.log.gpu):
         return None

@@ -17,6 +17,9 @@ def recovering(device: torch.device) -> Generator[None]:
     capturing mode: every later `torch.randn` on the device would fail. A capture that succeeds,
     even of nothing, ends this mode.
     """
+    if device.type != "cuda":
+        yield
+        return
     stream = torch.cuda.current_stream(device)
     try:
         yield

@@ -26,6 +26,9 @@ class GpuRows(Tuning):
         64, "elements", 1, 256, "along both axes of a tile that transposes", TUNED
     )
     columns: int = tuned(128, "columns", 1, 4096, "of a tile of a column reduction", TUNED)
+    column_elements: int = tuned(
+        1024, "elements", 32, 1 << 14, "of a warp, in a tile of whole columns", TUNED
+    )
     column_in_tile: int = tuned(
         16, "elements", 1, 4096, "of a reduced column, at most, for a tile with all of it", TUNED
     )

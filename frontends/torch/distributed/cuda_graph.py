@@ -73,7 +73,7 @@ class Recorded:
         own = set(self.carried.values())
         self.places = [a if i in own else a.clone() for i, a in enumerate(args)]
         graph = torch.cuda.CUDAGraph()
-        device = torch.device("cuda", torch.cuda.current_device())
+        device = next((a.device for a in args), torch.device("cpu"))
         try:
             with (
                 recovering(device),

@@ -30,7 +30,8 @@ Check = Callable[[int], str | None]
 
 
 def module(path: str) -> Any:
-    """Loads a test file, as pytest does."""
+    """Loads a test file, as pytest does: with its folder on the path."""
+    sys.path.insert(0, str((TESTS / path).parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
     assert spec and spec.loader
     found = importlib.util.module_from_spec(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from stack.ir import ops
 from stack.ir.dim import symbol
@@ -11,7 +12,6 @@ from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import (
     choice,
     contractions,
-    is_contraction,
     is_reduction,
     reads_by_data,
     unconverted,
@@ -34,9 +34,14 @@ def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:
     narrow, is_lone = gpu.streams.narrow_step, len(contractions(states.nodes)) < 2
     if step <= narrow or is_lone or not any(map(in_parts, sums)):
         return rows, step
-    if max(static(s.shape[-1]) for s in sums) > 64:
+    if _columns(sums) > 64:
         return 128, narrow
     return 64, narrow if len(sums) > 1 else step
+
+
+def _columns(sums: Iterable[Node]) -> int:
+    """Returns the largest number of columns of some dots; a number has one."""
+    return max(static(s.shape[-1]) if s.shape else 1 for s in sums)
 
 
 def in_parts(dot: Node) -> bool:
@@ -101,7 +106,7 @@ def _whole(stream: Node, extent: int, gpu: Gpu) -> int:
     """
     states = stream.blocks[0]
     step = power_of_two(extent)
-    lanes = max(static(s.shape[-1]) for s in states.results if is_contraction(s))
+    lanes = _columns(contractions(states.results))
     fits = 64 < step <= gpu.streams.whole_step and extent > step - 64 and lanes <= 64
     return step if fits and not _hides(states) else 0
 

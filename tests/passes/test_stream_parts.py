@@ -18,6 +18,7 @@ from stack.errors import RuleError
 from stack.ir import Func, Node, parse, verify
 from stack.ir.builder import make
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -169,3 +170,17 @@ def test_few_rows_of_a_long_vocabulary_are_in_parts() -> None:
     assert streams(func), notes
     made = Pipeline("split_reductions").run(func).func
     assert any("part" in s.attrs for s in streams(made))
+
+
+def test_a_dot_that_is_one_number_has_one_column() -> None:
+    """The squares of a softmax's weights, summed by a dot."""
+
+    def concentration(x: Tensor) -> Tensor:
+        weights = torch.softmax(x, 0)
+        return weights @ weights
+
+    x = torch.randn(40)
+    func = prepared(stack.trace(concentration, x))
+    steps = "stream{min_axis=32769,loops=blocks},split_reductions,fuse,blocks"
+    made = Pipeline(steps).run(func, target=as_gpu(None)).func
+    np.testing.assert_allclose(made.interpret(x.numpy()), concentration(x.double()), rtol=1e-5)

@@ -175,12 +175,13 @@ def test_few_rows_of_a_long_vocabulary_are_in_parts() -> None:
 def test_a_dot_that_is_one_number_has_one_column() -> None:
     """The squares of a softmax's weights, summed by a dot."""
 
-    def concentration(x: Tensor) -> Tensor:
-        weights = torch.softmax(x, 0)
+    def concentration(m: Tensor, x: Tensor) -> Tensor:
+        weights = torch.softmax(m @ x, 0)
         return weights @ weights
 
-    x = torch.randn(40)
-    func = prepared(stack.trace(concentration, x))
+    args = [torch.randn(40, 16), torch.randn(16)]
+    func = prepared(stack.trace(concentration, *args))
     steps = "stream{min_axis=32769,loops=blocks},split_reductions,fuse,blocks"
     made = Pipeline(steps).run(func, target=as_gpu(None)).func
-    np.testing.assert_allclose(made.interpret(x.numpy()), concentration(x.double()), rtol=1e-5)
+    want = concentration(*(a.double() for a in args))
+    np.testing.assert_allclose(made.interpret(*(a.numpy() for a in args)), want, rtol=1e-5)

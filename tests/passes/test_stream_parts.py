@@ -18,7 +18,6 @@ from stack.errors import RuleError
 from stack.ir import Func, Node, parse, verify
 from stack.ir.builder import make
 from stack.rewrite import Pipeline
-from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -170,18 +169,3 @@ def test_few_rows_of_a_long_vocabulary_are_in_parts() -> None:
     assert streams(func), notes
     made = Pipeline("split_reductions").run(func).func
     assert any("part" in s.attrs for s in streams(made))
-
-
-def test_a_dot_that_is_one_number_has_one_column() -> None:
-    """The squares of a softmax's weights, summed by a dot."""
-
-    def concentration(m: Tensor, x: Tensor) -> Tensor:
-        weights = torch.softmax(m @ x, 0)
-        return weights @ weights
-
-    args = [torch.randn(40, 16), torch.randn(16)]
-    func = prepared(stack.trace(concentration, *args))
-    steps = "stream{min_axis=32769,loops=blocks},split_reductions,fuse,blocks"
-    made = Pipeline(steps).run(func, target=as_gpu(None)).func
-    want = concentration(*(a.double() for a in args))
-    np.testing.assert_allclose(made.interpret(*(a.numpy() for a in args)), want, rtol=1e-5)

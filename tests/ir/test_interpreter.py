@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.special
-import torch
 
 from stack.errors import RuleError
 from stack.ir import DTYPES, Block, Builder, Func, Node, constant, param, tensor
@@ -23,6 +22,7 @@ from stack.ir.ops import OPS
 from stack.ir.tensor_ops import BINARY, COMPARE, TENSOR_OPS, UNARY
 from stack.ir.types import DType, dtype_of
 
+torch: Any = pytest.importorskip("torch")
 warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
 b = Builder()
 FLOATS = ("f16", "bf16", "f32", "f64")

@@ -332,8 +332,7 @@ class _Printer(Values):
         sizes = shape_of(node.args[0])
         extents = (1,) * (len(sizes) - len(extents)) + extents
         for start, size, extent in zip(index, sizes, extents, strict=True):
-            known = self.integers.range(start)
-            found.append(extent > 1 and (known is None or known[1] + extent > size))
+            found.append(extent > 1 and self.integers.may_pass(start, extent, size))
         return found
 
     def _described(self, descriptor: Descriptor) -> str:

@@ -191,8 +191,7 @@ class GlobalMemory:
         memory, which has `size` elements. `at` is the axis in the tile, negative if the tile does
         not have it."""
         extent = size_of(tile, at) if at >= 0 else 1
-        known = self.contiguity.integers.range(start)
-        return known is None or known[1] + extent > size
+        return self.contiguity.integers.may_pass(start, extent, size)
 
     def _both(self, first: ThreadValue | None, second: ThreadValue) -> ThreadValue:
         return second if first is None else self.tiles.apply("and", first, second)

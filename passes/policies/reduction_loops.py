@@ -49,6 +49,13 @@ PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
 WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in registers
 
 
+def shortest_streamed(is_column: bool, min_axis: int, gpu: Gpu) -> int:
+    """Returns the shortest axis that does not fit in the registers of a kernel: `min_axis` along
+    rows; columns are shorter.
+    """
+    return min(min_axis, gpu.rows.column_in_tile + 1) if is_column else min_axis
+
+
 def whole_columns(extent: int, gpu: Gpu) -> ReductionLoop | None:
     """Returns the loop over columns whose tiles are in registers as a whole, with at least a warp
     of columns; None if they do not fit.

@@ -16,9 +16,10 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.types import I32, TensorType
+from stack.passes.policies.reduction_loops import shortest_streamed
 from stack.passes.rules.dot_layout import reshaped
+from stack.passes.tiling.single_ops import is_best_or_nan
 from stack.rewrite.engine import Scope
-from stack.target import Gpu
 
 
 def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
@@ -33,7 +34,7 @@ def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     sizes = [s for s in x.shape if isinstance(s, int)]
     if len(sizes) < x.tensor.rank or 0 in sizes or sizes[axis] > INT32[1]:
         return None
-    if sizes[axis] < _shortest(axis < len(sizes) - 1, min_axis, scope.log.gpu):
+    if sizes[axis] < shortest_streamed(axis < len(sizes) - 1, min_axis, scope.log.gpu):
         return None
     others = tuple(a for a in range(len(sizes)) if a != axis)
     if not others:  # one row: a stream has at least one axis of rows
@@ -42,22 +43,18 @@ def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     end = constant(sizes[axis], I32)
     kind = str(node.attrs["kind"])
 
-    def same(b: Builder, one: Node, best: Node) -> Node:
-        found = b.eq(one, best)
-        return b.or_(found, b.ne(one, one)) if x.dtype.is_float else found
-
     b = Builder()
     p = param("p0", x.type)
     best = b.reduce(p, kind=kind, axes=(axis,))
     whole = TensorType(I32, x.shape)
     places = b.iota(axis=axis, type=whole)
-    is_best = same(b, p, b.broadcast(best, axes=others, type=x.type))
+    is_best = is_best_or_nan(b, p, b.broadcast(best, axes=others, type=x.type))
     first = b.reduce(b.select(is_best, places, end), kind="min", axes=(axis,))
     states = b.block([p], [best, first])
 
     b = Builder()
     held = [param(n, t) for n, t in zip(("old0", "old1", "new0", "new1"), 2 * states.type)]
-    kept = b.select(same(b, held[0], held[2]), held[1], end)
+    kept = b.select(is_best_or_nan(b, held[0], held[2]), held[1], end)
     correct = b.block(held, [held[0], kept])
 
     b = Builder()
@@ -65,10 +62,6 @@ def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     finish = b.block(ends, [b.cast(ends[1], type=node.type)])
     b = Builder()
     return b.op("stream", [x], {"name": f"arg{kind}"}, (states, correct, finish))
-
-
-def _shortest(is_column: bool, min_axis: int, gpu: Gpu) -> int:
-    return min(min_axis, gpu.rows.column_in_tile + 1) if is_column else min_axis
 
 
 def _on_a_row(node: Node) -> Node:

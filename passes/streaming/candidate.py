@@ -11,6 +11,7 @@ from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
 from stack.ir.traits import contractions, is_alias, is_reduction, repeats
 from stack.ir.types import TupleType
+from stack.passes.policies.reduction_loops import shortest_streamed
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.graph import Graph, finishes, moves, reduced_value
@@ -154,8 +155,8 @@ class Candidate:
     def _is_too_long(self, extent: Dim) -> bool:
         """True if a row, or a column on a GPU, does not fit in the registers of a kernel."""
         least = self.options.min_axis
-        if self.options.loops == "blocks" and _is_column(self.sink):
-            least = min(least, self.log.gpu.rows.column_in_tile + 1)
+        if self.options.loops == "blocks":
+            least = shortest_streamed(_is_column(self.sink), least, self.log.gpu)
         return isinstance(extent, int) and extent >= least
 
     def _virtual(self, region: Region) -> frozenset[Node]:

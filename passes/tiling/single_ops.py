@@ -44,14 +44,18 @@ def group_of(node: Node, lines: Lines = ()) -> Node | None:
     return node if is_generated(node) else None
 
 
+def is_best_or_nan(b: Builder, x: Node, best: Node) -> Node:
+    """Tests where values equal the best ones, or are nan, which is the best of all."""
+    same = b.eq(x, best)
+    return b.or_(same, b.ne(x, x)) if x.dtype.is_float else same
+
+
 def _first_position(b: Builder, node: Node, x: Node) -> Node:
     """Rewrites argreduce as two reductions: the best value, then its (or a nan's) first index."""
     axis, kind = node.attrs["axis"], node.attrs["kind"]
     best = b.reduce(x, kind=kind, axes=(axis,))
     others = tuple(a for a in range(x.tensor.rank) if a != axis)
-    same = b.eq(x, b.broadcast(best, axes=others, type=x.type) if others else best)
-    if x.dtype.is_float:
-        same = b.or_(same, b.ne(x, x))
+    same = is_best_or_nan(b, x, b.broadcast(best, axes=others, type=x.type) if others else best)
     places = b.iota(axis=axis, type=TensorType(I64, x.shape))
     first = b.reduce(b.select(same, places, x.shape[axis]), kind="min", axes=(axis,))
     return first if node.dtype == I64 else b.cast(first, type=node.type)

@@ -26,6 +26,11 @@ class Integers:
         found = self.range(node)
         return found is not None and INT32[0] <= found[0] and found[1] <= INT32[1]
 
+    def may_pass(self, start: Node, extent: int, size: int) -> bool:
+        """True if `extent` elements from index `start` on may go past the end of `size`."""
+        known = self.range(start)
+        return known is None or known[1] + extent > size
+
     def range(self, node: Node) -> Range | None:
         """The minimum and maximum value, None if unknown."""
         if node not in self.ranges:

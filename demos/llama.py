@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from stack.ops.attention import with_lse
 
 THETA = 500000.0
 COLUMNS = tuple(f"layers.*.{name}.weight" for name in ("wq", "wk", "wv", "gate", "up"))
@@ -72,14 +75,28 @@ class Experts(nn.Module):
         return torch.einsum("bsec,ebcd->bsd", sent * share[..., None, None], made)
 
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # of queries, keys and values
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention by PyTorch's function, for which code is generated."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def attended_by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention by the hosted operator, which has kernels written by hand for GPUs."""
+    return with_lse(q, k, v, causal=True)[0]
+
+
 class Layer(nn.Module):
     """Attention with rotary positions, and a gated MLP, each with a residual connection.
 
     With experts, they replace the MLP.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, attend: Attend = attended) -> None:
         super().__init__()
+        self.attend = attend
         self.head = sizes.width // sizes.heads
         few = sizes.groups * self.head
         self.wq, self.wo = (_linear(sizes.width, sizes.width) for _ in "qo")
@@ -95,7 +112,7 @@ class Layer(nn.Module):
         maps = (self.wq, self.wk, self.wv)
         q, k, v = (f(h).unflatten(2, (-1, self.head)).transpose(1, 2) for f in maps)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
-        made = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        made = self.attend(q, k, v)
         x = x + self.wo(made.transpose(1, 2).flatten(2))
         h = self.between(x)
         if self.experts is not None:
@@ -118,11 +135,11 @@ class Llama(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, attend: Attend = attended) -> None:
         super().__init__()
         self.sizes = sizes
         self.embed = nn.Embedding(sizes.words, sizes.width)
-        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(Layer(sizes, attend) for _ in range(sizes.layers))
         self.norm = nn.RMSNorm(sizes.width, eps=1e-5)
         self.head = _linear(sizes.width, sizes.words)
         half = sizes.width // sizes.heads // 2

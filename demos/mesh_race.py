@@ -31,7 +31,7 @@ import torch.distributed as dist
 import stack.plugins as plugins
 from stack.demos import mesh_torch, rank
 from stack.demos.collectives import library
-from stack.demos.llama import LLAMA3_8B, Llama, Sizes, data
+from stack.demos.llama import LLAMA3_8B, Attend, Llama, Sizes, attended, attended_by_hand, data
 from stack.demos.mesh_clock import mean, peaks, shares, timed
 from stack.demos.mesh_ours import RATE, Call, Ours, strategies
 from stack.frontends.torch.distributed.mesh import leave
@@ -208,20 +208,23 @@ def main() -> None:
     race.moved = collectives([1 << k for k in range(13, 29 if is_gpu else 20, 3)], device)
     known = machine(given.machine).calibrated(messages(race.moved, race.ranks))
 
-    def made(own: Sizes) -> Llama:
+    def made(own: Sizes, attend: Attend = attended) -> Llama:
         torch.manual_seed(0)
         with device:
-            return Llama(own).to(torch.bfloat16 if is_gpu else torch.float32)
+            return Llama(own, attend).to(torch.bfloat16 if is_gpu else torch.float32)
 
-    def system(own: Sizes) -> Ours:
+    def system(own: Sizes, attend: Attend = attended) -> Ours:
         x, y = (t.to(device) for t in data(own, 1)[0])
-        return Ours(partial(made, own), (x, y), known, backend)
+        return Ours(partial(made, own, attend), (x, y), known, backend)
 
     short, far = system(sizes), system(long)
     wanted: dict[str, tuple[Sizes, Callable[[], Any]]] = {}
     for name, strategy in strategies(race.ranks).items():
         own = (long, far) if name.startswith("CP") else (sizes, short)
         wanted[f"ours {name}"] = own[0], partial(own[1], strategy)
+    heads = strategies(race.ranks)["CP heads"]
+    by_hand = partial(system(long, attended_by_hand), heads)
+    wanted["ours CP heads, attention by hand"] = long, by_hand
     for stages in (2, 4):
         if race.ranks >= stages:
             pipelined = f"ours 1F1B PP{stages} x DP{race.ranks // stages}"

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from stack.demos.llama import COLUMNS, ROWS, Llama, Sizes, data
+from stack.demos.llama import (
+    COLUMNS,
+    ROWS,
+    Llama,
+    Sizes,
+    attended,
+    attended_by_hand,
+    data,
+)
 from stack.explore.table import table
 from stack.ir import parse
 from stack.ir.files import large_constants
@@ -46,7 +54,8 @@ class Strategy:
     Attributes:
         passes: passes that shard the step over the mesh.
         local: passes that produce the program of a rank.
-        model: `llama`, `experts`, or `jax`, which is `llama` written in JAX.
+        model: `llama`, `experts`, `hosted`, which is `llama` with the hosted operator of attention,
+            or `jax`, which is `llama` written in JAX.
     """
 
     mesh: str
@@ -78,6 +87,11 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
         f"DP{outer} x CP{inner} ring": Strategy(context, ring, "spmd,ring"),
         f"DP{outer} x CP{inner} heads": Strategy(
             context, placing(context, data_parallel={}, context_parallel=heads)
+        ),
+        f"DP{outer} x CP{inner} heads, attention by hand": Strategy(
+            context,
+            placing(context, data_parallel={}, context_parallel=heads),
+            model="hosted",
         ),
         f"CP{outer} ring x TP{inner}": Strategy(
             both, placing(both, context_parallel={}, tensor_parallel=weights), "spmd,ring"
@@ -216,10 +230,10 @@ def alone(model: torch.nn.Module, batches: Sequence[Sequence[torch.Tensor]]) -> 
     return losses
 
 
-def model_of(sizes: Sizes) -> Llama:
+def model_of(sizes: Sizes, by_hand: bool = False) -> Llama:
     """Returns a new model with fixed random weights, as it is before the first step."""
     torch.manual_seed(0)
-    return Llama(sizes)
+    return Llama(sizes, attended_by_hand if by_hand else attended)
 
 
 def _pipelines(
@@ -276,7 +290,7 @@ class Reference:
 def reference(name: str, steps: int) -> Reference:
     """Returns the model called `name`, its training step, and the losses of one process."""
     sizes = Sizes(experts=8 * (name == "experts"))
-    model, batches = model_of(sizes), data(sizes, steps)
+    model, batches = model_of(sizes, name == "hosted"), data(sizes, steps)
     step = step_of(model, batches[0], jax=name == "jax")
     arrays = arrays_of(step, model, batches[0])
     return Reference(model, step, arrays, batches, alone(model_of(sizes), batches))

@@ -8,10 +8,10 @@ from typing import ClassVar
 from stack.errors import UsageError
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
-from stack.ir.traits import is_contraction
+from stack.ir.traits import is_contraction, is_operator, maker, place_of
 from stack.mesh.meshes import MeshAxis
 from stack.passes.sharding.factors import factors_of
-from stack.passes.sharding.strategies.axes import Dims, along, first_reduction
+from stack.passes.sharding.strategies.axes import Dims, along, first_reduction, reached_factors
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.rewrite import Log, Pass
 
@@ -23,7 +23,8 @@ class ContextParallel(Pass):
     For these matmuls, `ring` splits the sequence axis that is reduced last. The operand that has
     the other one is gathered, or is passed around in steps by pass `ring` (Liu et al., "Ring
     Attention", 2023). `heads` splits another axis, and converts there and back by all-to-alls
-    (Jacobs et al., "DeepSpeed Ulysses", 2023).
+    (Jacobs et al., "DeepSpeed Ulysses", 2023). An operator that
+    needs the sequence whole, such as attention written by hand, is split so, too.
 
     Attributes:
         mesh: its axes, as `dp=2, cp=4`.
@@ -60,7 +61,9 @@ class ContextParallel(Pass):
         forward = frozenset(topological(func.results[:1]))  # gradients take the shardings of these
         for node in func.nodes:
             dims = sequence.get(node, frozenset[int]())
-            if len(dims) > 1 and is_contraction(node) and node in forward:
+            is_whole = self.by == "heads" and place_of(node) == 0 and _reads_whole(node, sequence)
+            is_product = is_contraction(node) and len(dims) > 1
+            if (is_product or is_whole) and node in forward:
                 places.split(node, self._dim(places, node, axis, sequence, rest), axis)
             elif len(dims) == 1 and self.by == "ring":
                 places.split(node, min(dims), axis)
@@ -72,15 +75,22 @@ class ContextParallel(Pass):
         func = places.old
         if self.by == "ring":
             return max(sequence[node], key=lambda dim: first_reduction(func, node, dim))
-        factors = factors_of(node)
-        left, right = ({f for d in dims for f in d} for dims in factors.operands)
+        factors = factors_of(maker(node))
+        left, right = ({f for d in dims for f in d} for dims in factors.operands[:2])
         others = {dim for found in rest for dim in found.get(node, ())}
         for dim, names in enumerate(factors.results[0]):
-            size = node.shape[dim]
-            is_apart = dim not in others and (left & right).issuperset(names)
-            if is_apart and isinstance(size, int) and size % axis.size == 0:
+            is_apart = dim not in others and set(names[:1]) <= (left & right) - factors.fixed
+            if names and is_apart and factors.sizes[names[0]] % axis.size == 0:
                 return dim
         raise UsageError(
             f"%{func.body.names.get(node, node.op)}: {node.type} has no axis of heads that"
             f" {axis.size} ranks share evenly; by=ring needs none"
         )
+
+
+def _reads_whole(node: Node, sequence: Dims) -> bool:
+    """True for the result of an operator, such as attention, that needs the sequence whole."""
+    own = maker(node)
+    if not is_operator(own) or len(node.types) > 1:
+        return False
+    return not reached_factors(own, sequence).isdisjoint(factors_of(own).fixed)

@@ -157,8 +157,9 @@ with_cache = variant(
 
 @op(
     "attention.with_lse_gradient",
-    rule=f"{QUERIES_AND_KEYS}, ... h s e, ... h s, ... h s e, ... h s"
-    " -> ... h s d, ... g t d, ... g t e",
+    rule="... (g r) s! d!, ... g t! d!, ... g t! e!,"
+    " ... (g r) s! e!, ... (g r) s!, ... (g r) s! e!, ... (g r) s!"
+    " -> ... (g r) s! d!, ... g t! d!, ... g t! e!",
     kernels=_flash("flash_backward:launched", (*_HALVES, "f32")),  # log-sum-exps are f32
 )
 def with_lse_gradient(
@@ -190,7 +191,7 @@ def _with_lse(q: Any, k: Any, v: Any, **attributes: Any) -> Any:
 
 @op(
     "attention.with_lse",
-    rule=f"{QUERIES_AND_KEYS} -> ... h s e, ... h s",
+    rule=f"{QUERIES_AND_KEYS} -> ... (g r) s! e, ... (g r) s!",
     reference=_with_lse,
     kernels=_flash("flash:launched_with_lse"),
     gradient=with_lse_gradient,
@@ -235,7 +236,7 @@ def merge(np, outs, lses):
 
 @op(
     "attention.paged",
-    rule="... h s d, p! n g d, p! n g e, ... m!: int, ...: int -> ... h s e",
+    rule="... (g r) s! d, p! n! g d, p! n! g e, ... m!: int, ...: int -> ... (g r) s! e",
     reference=partial(reference.paged, PLAIN),
     kernels=_decode("paged"),
     autocast="low",
@@ -266,7 +267,7 @@ def paged(
 
 @op(
     "attention.mla",
-    rule="... h s d, ... h s r, ... t c, ... t r, h c d, h c e -> ... h s e",
+    rule="... h s! d, ... h s! r, ... t! c, ... t! r, h c d, h c e -> ... h s! e",
     autocast="low",
 )
 def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: float = 0.0):
@@ -308,7 +309,7 @@ def _absorbed(language: str, name: str, refuses: Callable[..., str], arch: str =
 
 @op(
     "attention.mla_absorbed",
-    rule="... h s c, ... h s r, ... t c, ... t r -> ... h s c",
+    rule="... h s! c!, ... h s! r, ... t! c!, ... t! r -> ... h s! c!",
     kernels=(
         _absorbed("gluon", "specialized", _not_deepseek, "sm_90"),
         _absorbed("triton", "absorbed", _not_latent),
@@ -329,7 +330,7 @@ def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: f
     return attend(np, PLAIN, q, keys, keys, (), at, [(q_rope, shared)])[0]
 
 
-@op("attention.rope", rule="... h s d, ... s f, ... s f -> ... h s d")
+@op("attention.rope", rule="... h s d!, ... s f, ... s f -> ... h s d!")
 def rope(np, x, cos, sin, *, interleaved: bool = False):
     """Rotates pairs of features by the angle of their position: Su et al., "RoFormer", 2021.
 
@@ -341,7 +342,8 @@ def rope(np, x, cos, sin, *, interleaved: bool = False):
 
 @op(
     "attention.fp8",
-    rule="... h s d: u8, ... g t d: u8, ... g t e: u8, ... h, ... g, ... g -> ... h s e",
+    rule="... (g r) s! d: u8, ... g t! d: u8, ... g t! e: u8, ... (g r), ... g, ... g"
+    " -> ... (g r) s! e",
 )
 def fp8(np, q, k, v, q_scale, k_scale, v_scale, *, causal: bool = False, scale: float = 0.0):
     """Attention on E4M3 bytes with a scale for each head: Shah et al., "FlashAttention-3", 2024.

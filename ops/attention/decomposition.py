@@ -68,7 +68,7 @@ def scores_of(
 ) -> tuple[Any, list[Any]]:
     """Returns scores [b, g, r, s, t] after the program, and its operands with those axes."""
     (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
-    check(h, g, s, t, attributes["causal"], attributes["window"])
+    check(s, t, attributes["causal"], attributes["window"])
     wide = np.result_type(q, np.float32)
     scale = attributes["scale"] or d**-0.5
     products = [

@@ -29,7 +29,7 @@ def attend(
 ) -> tuple[Array, Array]:
     """Returns the result [..., h, s, e], and the log-sum-exp of scores [..., h, s]."""
     (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
-    check(h, g, s, t, attributes["causal"], attributes["window"])
+    check(s, t, attributes["causal"], attributes["window"])
     wide = np.result_type(q.dtype, np.float32)
     queries = q.astype(wide).reshape(-1, g, h // g, s, d)
     keys, values = (x.astype(wide).reshape(-1, g, 1, t, x.shape[-1]) for x in (k, v))

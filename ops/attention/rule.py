@@ -7,20 +7,13 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir.dim import Dim, equal, less_equal, mod
+from stack.ir.dim import Dim, less_equal
 
 
-def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
-    """Raise RuleError if heads are not shared evenly, or if a query sees no key.
-
-    Also if there is no query, or if `window` is negative.
-    """
+def check(s: Dim, t: Dim, causal: bool, window: int) -> None:
+    """Raise RuleError if there is no query, a query sees no key, or `window` is negative."""
     if s == 0:
         raise RuleError("'q' has no queries: attention needs at least one")
-    if equal(mod(h, g), 0) is False:
-        raise RuleError(
-            f"{h} heads of queries in 'q' are not shared evenly by {g} heads of keys in 'k'"
-        )
     if window < 0:
         raise RuleError(f"'window' must be a number of keys, not {window}")
     if (causal or window) and less_equal(s, t) is False:

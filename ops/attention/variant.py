@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -14,7 +14,9 @@ from stack.hosted import Kernel, Op, op
 from stack.ops.attention.decomposition import attend
 from stack.ops.attention.programs import NAMES, Program
 
-QUERIES_AND_KEYS = "... h s d, ... g t d, ... g t e"
+QUERIES_AND_KEYS = "... (g r) s! d, ... g t! d, ... g t! e"
+# of operands of programs; masks depend on positions, so that queries and keys are needed whole
+_AXES = {"h": "(g r)", "s": "s!", "t": "t!"}
 
 
 def variant(
@@ -56,12 +58,18 @@ def variant(
         ("np", "q", "k", "v", *program.operands), causal
     )
     decomposition.__doc__ = doc
-    own = (f"{axes}: {program.elements.get(n, 'any')}" for n, axes in program.operands.items())
-    rule = ", ".join([QUERIES_AND_KEYS, *own]) + " -> ... h s e"
+    rule = ", ".join([QUERIES_AND_KEYS, *_sides(program)]) + " -> ... (g r) s! e"
     declare = op(
         name, rule=rule, reference=algorithm, kernels=kernels, autocast="low", values=values
     )
     return declare(decomposition)
+
+
+def _sides(program: Program) -> Iterator[str]:
+    """Yields the axes and element type of each operand of a program, as an axis rule has them."""
+    for name, axes in program.operands.items():
+        own = " ".join(_AXES.get(axis, axis) for axis in axes.split())
+        yield f"{own}: {program.elements.get(name, 'any')}"
 
 
 def signature(operands: tuple[str, ...], causal: bool) -> inspect.Signature:

@@ -48,7 +48,7 @@ def top_k(np, scores, *, top: int = 2, normalize: bool = True):
     return kept.astype(scores.dtype)
 
 
-@op("moe.plan", rule="t e, s: -1 <= i32 < 0 -> s, e", reference=reference.plan)
+@op("moe.plan", rule="t e!, s!: -1 <= i32 < 0 -> s!, e!", reference=reference.plan)
 def plan(np, gates, queue, *, capacity: int = 0):
     """Returns the token of each row in expert order (-1 for none), and the rows per expert.
 
@@ -85,7 +85,7 @@ def dispatch(np, x, tokens):
 
 @op(
     "moe.combine",
-    rule="s d, t e, s: i32 < t or -1, e: sum i32 <= s -> t d",
+    rule="s d, t! e, s: i32 < t or -1, e: sum i32 <= s -> t! d",
     reference=reference.combine,
 )
 def combine(np, rows, gates, tokens, sizes):
@@ -119,7 +119,7 @@ def _lines(x: Any, weight: Any, *_: Any, **__: Any) -> str:
 
 @op(
     "moe.grouped_gemm",
-    rule="s k, e n k, e: sum int <= s -> s n",
+    rule="s! k, e n k, e: sum int <= s -> s! n",
     reference=reference.grouped_gemm,
     kernels=(_kernel("grouped", "bf16", "f16", refuses=_lines),),
     autocast="low",
@@ -139,7 +139,7 @@ def _not_fp8(*types: Any, format: str) -> str:
 
 @op(
     "moe.grouped_gemm_fp8",
-    rule="s k: u8, e n k: u8, s, e n, e: sum i32 <= s -> s n",
+    rule="s! k: u8, e n k: u8, s!, e n, e: sum i32 <= s -> s! n",
     reference=reference.grouped_gemm_fp8,
     kernels=(_kernel("grouped_fp8", "f32", refuses=_not_fp8),),
 )

@@ -72,7 +72,7 @@ def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
 
 @op(
     "qgemm.fp8_block",
-    rule="... k: u8, n k: u8, ... g, h g -> ... n",
+    rule="... k: u8, n! k: u8, ... g, h g -> ... n!",
     reference=reference.fp8_block,
     kernels=KERNELS,
 )

@@ -104,7 +104,7 @@ def w4a16(np, x, packed, scales):
 
 @op(
     "qgemm.w4a16_awq",
-    rule="... k, k w: i32, g w: i32, g n -> ... n",
+    rule="... k, k w: i32, g w: i32, g n! -> ... n!",
     reference=reference.w4a16_awq,
     packs=pack.w4a16_awq,
     kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:awq", _not_words),),
@@ -125,7 +125,7 @@ def w4a16_awq(np, x, qweight, qzeros, scales):
 
 @op(
     "qgemm.w4a16_gptq",
-    rule="... k, w n: i32, g v: i32, g n, k: int < g -> ... n",
+    rule="... k, w n!: i32, g v: i32, g n!, k: int < g -> ... n!",
     reference=reference.w4a16_gptq,
     packs=pack.w4a16_gptq,
     kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:gptq", _not_words),),

@@ -14,7 +14,6 @@ import numpy
 
 from stack.errors import RuleError
 from stack.hosted import Kernel, Op, op
-from stack.ir.dim import equal, mod
 from stack.ir.types import TensorType
 from stack.ops.scan.chunkwise import Steps, chunkwise, recurrent
 from stack.ops.scan.chunkwise_gradient import gradient
@@ -123,14 +122,15 @@ def _by_hand(run: str, refuses: Callable[..., str] = _too_wide) -> tuple[Kernel,
     return (Kernel("cuda", where, "carried", types, refuses, capturable=True),)
 
 
-_STATE = "... h d e"
-_QKV = "... h n~ d, ... h n~ d, ... h n~ e"
-_MADE = "-> ... h n~ e, ... h d e"
+_STATE = "... h d! e"
+_QKV = "... h n~ d!, ... h n~ d!, ... h n~ e"
+_MADE = "-> ... h n~ e, ... h d! e"
 
 
 @member(
     "scan.linear_attention",
-    "... h n~ d, ... g n~ d, ... g n~ e, ... g n~ c, ... g n~, ... g d e -> ... h n~ e, ... g d e",
+    "... (g r) n~ d!, ... g n~ d!, ... g n~ e, ... g n~ c, ... g n~, ... g d! e"
+    " -> ... (g r) n~ e, ... g d! e",
     chunk=16,
 )
 def linear_attention(
@@ -144,8 +144,6 @@ def linear_attention(
     h / g heads read one state. `scale` of 0 means 1 / sqrt(d). Returns results and the last state.
     """
     (h, n, d), g = q.shape[-3:], k.shape[-3]
-    if equal(mod(h, g), 0) is False:
-        raise RuleError(f"{h} heads of 'q' are not shared evenly by {g} heads of 'k'")
     if log_decay.shape[-1] not in (1, d):
         raise RuleError(f"'log_decay' has {log_decay.shape[-1]} features; write 1, or {d} as 'k'")
     wide = np.result_type(q, np.float32)
@@ -159,12 +157,14 @@ def linear_attention(
     return Steps(queries, keys * rate, values, decay, state, -(keys * rate), keys * np.exp(decay))
 
 
-_GLA = f"{_QKV}, ... h n~ d, {_STATE}"
+_GLA = f"{_QKV}, ... h n~ d!, {_STATE}"
+_GLA_WHOLE = "... h n~ d!, ... h n~ d!, ... h n~ e!, ... h n~ d!, ... h d! e!"
+_OUT_WHOLE = "... h n~ e!, ... h d! e!"
 
 
 @op(
     "scan.gla_gradient",
-    rule=f"{_GLA}, ... h n~ e, {_STATE}, ... h n~ e, {_STATE} -> {_GLA}",
+    rule=f"{_GLA_WHOLE}, {_OUT_WHOLE}, {_OUT_WHOLE} -> {_GLA_WHOLE}",
     kernels=_by_hand("features_backward_triton:gla_gradient", _not_gla),
 )
 def gla_gradient(
@@ -238,7 +238,7 @@ def delta(np, q, k, v, beta, first, *, scale: float = 0.0):
 
 @member(
     "scan.rwkv7",
-    f"... h n~ d, {_QKV}, ... h n~ d, ... h n~ d, {_STATE} {_MADE}",
+    f"... h n~ d!, {_QKV}, ... h n~ d!, ... h n~ d!, {_STATE} {_MADE}",
     chunk=16,
 )
 def rwkv7(np, r, log_decay, k, v, a, b, first):
@@ -267,7 +267,7 @@ def _skipped(np: Any, out: Any, x: Any, *rest: Any) -> Any:
 
 @member(
     "scan.ssd",
-    "... h n~ p, ... h n~, h, ... n~ m, ... n~ m, h, ... h m p -> ... h n~ p, ... h m p",
+    "... h n~ p, ... h n~, h, ... n~ m!, ... n~ m!, h, ... h m! p -> ... h n~ p, ... h m! p",
     chunk=64,
     after=_skipped,
     kernels=_by_hand("triton:ssd"),

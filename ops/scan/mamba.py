@@ -39,7 +39,7 @@ def _not_fused(*types: TensorType, **_: Any) -> str:
 
 @op(
     "scan.selective",
-    rule="... n~ d, ... n~ d, d m, ... n~ m, ... n~ m, d, ... d m -> ... n~ d, ... d m",
+    rule="... n~ d, ... n~ d, d m!, ... n~ m!, ... n~ m!, d, ... d m! -> ... n~ d, ... d m!",
     reference=algorithm,
     kernels=(
         Kernel(

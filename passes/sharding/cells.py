@@ -16,7 +16,7 @@ from stack.errors import RuleError
 from stack.ir import ops, param
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.traits import is_input, is_item, maker, place_of, runs_blocks
+from stack.ir.traits import is_input, is_item, is_operator, maker, place_of, runs_blocks
 from stack.ir.types import TensorType
 from stack.mesh.meshes import Axes, Mesh, joined
 from stack.mesh.sharding import OPEN, DimSharding, Sharding, sharded
@@ -168,6 +168,8 @@ class CellGraph:
     def _enter(self, block: Block, path: Path) -> None:
         self.blocks[path] = block
         for node in (*block.params, *block.nodes):
+            if is_operator(node):
+                continue
             for number, inner in enumerate(node.blocks):
                 self._enter(inner, (*path, (node, number)))
             if is_item(node):
@@ -216,7 +218,8 @@ class CellGraph:
             self._said(value)
         for path, block in self.blocks.items():
             for node in block.nodes:
-                if not (runs_blocks(node) or is_item(node) or is_inline(node)):
+                computes = is_operator(node) or not (runs_blocks(node) or is_item(node))
+                if computes and not is_inline(node):
                     values = [CellValue(path, a) for a in node.args]
                     values += [CellValue(path, node, i) for i in range(len(node.types))]
                     moves = ops.lookup(node.op).kind in ("elementwise", "movement", "collective")

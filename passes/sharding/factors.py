@@ -22,10 +22,11 @@ from math import prod
 from typing import cast
 
 from stack.ir import ops, param
+from stack.ir.axes import parse_rule
 from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Node
-from stack.ir.relation import Access, Equation, Linear, Shape
-from stack.ir.traits import is_reduction, reads_by_data, writes_by_data
+from stack.ir.relation import Access, Equation, Linear, Shape, related
+from stack.ir.traits import is_operator, is_reduction, reads_by_data, writes_by_data
 from stack.ir.types import Type, unsharded
 from stack.mesh.meshes import Axes, MeshAxis, size_of
 from stack.mesh.overlap import Overlap
@@ -171,7 +172,7 @@ def _holder(number: int, type_: Type) -> Node:
 @lru_cache(maxsize=1 << 14)
 def _factors(node: Node) -> Factors:
     shapes = [a.shape for a in node.args], [t.shape for t in node.types]
-    relation = ops.relation_of(node)
+    relation = _of_operator(node) if is_operator(node) else ops.relation_of(node)
     if node.op == "reshard":
         relation = ops.relation_of(Node("neg", node.args, {}, node.tensor))
     if not isinstance(relation, Linear):
@@ -196,6 +197,13 @@ def _factors(node: Node) -> Factors:
         {at: window for at, window in finder.windows.items() if window.factor not in fixed},
         kind or "sum",
     )
+
+
+def _of_operator(node: Node) -> Linear:
+    """Returns the relation that the rule of an operator defines. Marked dims, also those carried
+    in order, are needed whole."""
+    rule = parse_rule(node.attrs["rule"].replace("~", "!"))
+    return related(rule, [a.shape for a in node.args], [t.shape for t in node.types], {})
 
 
 def _kind(node: Node) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stack.ir.builder import Builder
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.traits import is_item, runs_blocks
+from stack.ir.traits import is_item, is_operator, runs_blocks
 from stack.mesh.meshes import Mesh
 from stack.mesh.sharding import replicated
 from stack.passes.sharding.collectives import moved
@@ -32,7 +32,7 @@ def _node(b: Builder, node: Node, done: dict[Node, Node], mesh: Mesh) -> Node:
         return node
     if is_item(node):
         return b.item(*args, index=node.attrs["index"])
-    if runs_blocks(node) or node.op == "custom":
+    if runs_blocks(node) and not is_operator(node):
         blocks = [partitioned(inner, mesh) for inner in node.blocks]
         return b.op(node.op, args, node.attrs, blocks, local_types(node.type))
     if node.op == "reshard":

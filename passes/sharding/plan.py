@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.traits import is_item
+from stack.ir.traits import is_item, is_operator
 from stack.ir.types import TensorType, TupleType, Type
 from stack.mesh.sharding import Sharding
 from stack.passes.sharding.cells import CellGraph, CellValue
@@ -55,9 +55,10 @@ class _Writer:
         elif node.op == "reshard":
             new = args[0]
         else:
-            blocks = [
-                _Writer(inner, self.tell).written() for inner in self.moves.inner.get(node, ())
-            ]
+            inner = self.moves.inner.get(node, ())
+            blocks = [_Writer(own, self.tell).written() for own in inner]
+            if is_operator(node):
+                blocks = node.blocks
             new = Node(node.op, args, node.attrs, _typed(node.type, self.moves.makes[node]), blocks)
         self.made[node] = [new]
         block = self.moves.block

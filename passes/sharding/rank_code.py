@@ -14,11 +14,12 @@ from typing import Any
 from stack.ir import Builder, Node, ops
 from stack.ir.array_space import identity
 from stack.ir.conv_op import as_stored
-from stack.ir.traits import is_reduction, reads_by_data, writes_by_data
+from stack.ir.traits import is_operator, is_reduction, reads_by_data, writes_by_data
 from stack.ir.types import I64, TensorType, TupleType, Type
 from stack.mesh.meshes import Axes, Mesh, axes_text, joined, size_of
 from stack.mesh.sharding import Sharding, is_padded
 from stack.passes.sharding.factors import Factors, Split, factors_of
+from stack.wings import part
 
 
 def local_type(type_: TensorType) -> TensorType:
@@ -52,6 +53,8 @@ class RankNode:
         shards of the operands."""
         node = self.node
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
+        if is_operator(node):
+            return part("ops", "operator-again")(self.b, node, args)
         if ops.lookup(node.op).beyond == "operand":
             args[0] = self._surrounded(args[0], args[-1])
         placed, held = self._looked_up(args)
@@ -113,7 +116,8 @@ class RankNode:
 
     def _operand(self, number: int, x: Node) -> Node:
         """Returns shard `x` of operand `number`; padding of uneven shards is overwritten by the
-        neutral element if the node reduces over it, and by 0 in indices."""
+        neutral element if the node reduces over it, and by 0 in indices, or integers of an
+        operator, which may be indices."""
         node = self.node
         type_ = node.args[number].tensor
         if type_.sharding is None:
@@ -124,7 +128,7 @@ class RankNode:
                 continue
             if any(factor in self.factors.reduced for factor in factors):
                 x = self._masked(x, dim, type_.sharding, type_, self._neutral())
-            elif number in positions(node):
+            elif number in positions(node) or (is_operator(node) and type_.dtype.is_integer):
                 x = self._masked(x, dim, type_.sharding, type_, 0)
         return x
 

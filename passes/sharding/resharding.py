@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.traits import is_item
+from stack.ir.traits import is_item, is_operator
 from stack.mesh.sharding import Sharding, replicated
 from stack.passes.sharding.cells import CellGraph, CellValue, Path
 from stack.passes.sharding.node_choices import best_choice
@@ -130,7 +130,7 @@ class ReshardingPlan:
             target = self._cell(CellValue(self.path, node))
             self.reads[node] = (self.at(node.args[0], target, node),)
             self._made(node, (self.versions[node.args[0]][self.reads[node][0]].sharding,))
-        elif node.blocks:
+        elif node.blocks and not is_operator(node):
             self._control(node)
         else:
             self._computed(node)

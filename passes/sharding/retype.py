@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline
 from stack.ir.streaming import expanded
+from stack.ir.traits import is_operator
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import CellGraph, CellValue, Path
 
@@ -29,7 +30,8 @@ def _block(program: CellGraph, block: Block, path: Path, members: Mapping[Node, 
             done[node] = node
             continue
         like = members.get(node, node)
-        blocks = [_block(program, b, (*path, (like, i)), {}) for i, b in enumerate(node.blocks)]
+        inner = () if is_operator(node) else enumerate(node.blocks)
+        blocks = [_block(program, b, (*path, (like, i)), {}) for i, b in inner] or node.blocks
         args = [done[a] for a in node.args]
         done[node] = Node(node.op, args, node.attrs, _type(program, like, path), blocks)
     return mapped(block, done)

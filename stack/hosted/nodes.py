@@ -40,6 +40,13 @@ def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, 
     return [b.op("item", (node,), {"index": i}, named=f"{short}.{i}") for i in range(made.results)]
 
 
+def again(b: Builder, node: Node, args: Sequence[Node]) -> Node:
+    """Adds the operator of a `custom` node on other operands, such as parts of its own."""
+    made, types = find(str(node.attrs["name"])), tuple(a.tensor for a in args)
+    block = decomposed(made, types, node.attrs["params"]).body
+    return b.op("custom", args, node.attrs, (block,))
+
+
 @cache
 def decomposed(made: Op, types: tuple[TensorType, ...], attributes: Attributes) -> Func:
     """Traces an operator's decomposition to a function at the tensor level."""

@@ -426,6 +426,13 @@ def runs_blocks(node: Node) -> bool:
     return (is_control(node) or is_group(node)) and bool(node.blocks)
 
 
+def is_operator(node: Node) -> bool:
+    """True for a hosted operator with an axis rule. It is split over ranks by that rule, as other
+    ops are, so that a rank can run its hand-written kernel; its block is only what it means.
+    """
+    return node.op == "custom" and "rule" in node.attrs
+
+
 def is_fusion(node: Node) -> bool:
     """True if a node is a group of ops. Its attribute `kind` names what runs it."""
     return is_group(node) and "kind" in node.attrs

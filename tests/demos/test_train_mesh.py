@@ -13,6 +13,7 @@ from stack.demos.train_mesh import story
     "names",
     [
         ["DP1 x TP2 + SP"],
+        ["DP1 x CP2 heads, attention by hand"],
         pytest.param(["PP2 1f1b x DP1"], marks=pytest.mark.slow),
         pytest.param(["FSDP", "JAX DP1 x CP2 ring"], marks=pytest.mark.slow),
     ],
@@ -28,5 +29,5 @@ def test_two_processes(names: list[str]) -> None:
 def test_eight_processes() -> None:
     """Ten steps: data, tensor, sequence, context and expert parallel, ZeRO, JAX, pipelines."""
     errors = story(10)
-    assert len(errors) == 16
+    assert len(errors) == 17
     assert max(errors.values()) < 1e-4

@@ -248,7 +248,7 @@ REFUSED = {
         "attention.attention",
         (np.zeros((3, 6, 8)), np.zeros((2, 6, 8)), np.zeros((2, 6, 8))),
         {},
-        "3 heads of queries in 'q' .* 2 heads of keys in 'k'",
+        "size 3 .*'q'.* product of g=2, r=1",
     ),
     "no keys": (
         "attention.attention",
@@ -329,7 +329,7 @@ REFUSED = {
         (*[np.zeros((3, 4, 8))], *[np.zeros((2, 4, 8))] * 2, np.zeros((2, 4, 1)), np.zeros((2, 4)),
          np.zeros((2, 8, 8))),
         {},
-        "3 heads of 'q' are not shared evenly by 2 heads of 'k'",
+        "size 3 .*'q'.* product of g=2, r=1",
     ),
     "a decay of some features": (
         "scan.linear_attention",

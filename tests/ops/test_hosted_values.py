@@ -79,7 +79,11 @@ def test_a_node_may_read_all_and_costs_what_its_decomposition_costs() -> None:
         ("loss.cross_entropy", [(4, 8), (4, 1)], "'target' has 2 leading axes"),
         ("loss.linear_cross_entropy", [(4, 8), (9, 7), (4,)], "axis 'k'.*'weight'"),
         ("activation.swiglu", [(4, 8), (4, 9)], "'up'"),
-        ("attention.attention", [(3, 4, 8), (2, 4, 8), (2, 4, 8)], "3 heads .* by 2 heads"),
+        (
+            "attention.attention",
+            [(3, 4, 8), (2, 4, 8), (2, 4, 8)],
+            "size 3 .*'q'.* product of g=2, r=1",
+        ),
         ("attention.with_sinks", [(2, 5, 8), (2, 4, 8), (2, 4, 8), (2,)], "5 sees none of 4"),
         ("qgemm.w4a16", [(4, 12), (5, 6), (5, 5)], "'scales' has 5 groups"),
         ("qgemm.w4a16", [(4, 12), (5, 5), (5, 2)], "'packed' has 10 weights"),

@@ -193,7 +193,7 @@ def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequen
     for holds, promise in zip(results[count:], promises, strict=True):
         if promise.error == "IndexError" and holds.device.type == "cuda":
             assert_on_device(holds, promise.text)
-        elif not bool(holds):
+        elif not holds.is_meta and not bool(holds):
             raise _ERRORS[promise.error](promise.text)
     return results[:count]
 

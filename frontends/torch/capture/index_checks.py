@@ -24,7 +24,7 @@ def check_index(
     check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
 ) -> None:
     """Check one index tensor against its bounds."""
-    if not index.numel():
+    if not index.numel() or index.is_meta:  # nothing to check
         return
     low, high = (size_number(v, tensors, params) for v in (check.low, check.high))
     name = check.param.attrs["name"]

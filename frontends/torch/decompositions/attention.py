@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stack.frontends.torch.decompositions.autocast import as_autocast, without_autocast
+
 _NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -34,21 +36,12 @@ def attention(
     if is_causal and attn_mask is not None:
         raise RuntimeError("attention takes a mask or is_causal=True, not both")
     query, key, value = as_autocast(query, key, value)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device):
         if enable_gqa:
             key, value = (repeated_heads(x, query.shape[-3]) for x in (key, value))
         weights = weights_of(query, key, attn_mask, is_causal, scale)
         weights = torch.dropout(weights, dropout_p, train=dropout_p > 0)
         return weights.to(value.dtype) @ value
-
-
-def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Casts floats to the autocast type, if autocast is enabled."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return tensors
-    low = torch.get_autocast_dtype(kind)
-    return tuple(x.to(low) if x.is_floating_point() else x for x in tensors)
 
 
 def weights_of(

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from stack.frameworks.torch_private import items_as_indices
-from stack.frontends.torch.decompositions.attention import as_autocast, repeated_heads, scores_of
+from stack.frontends.torch.decompositions.attention import repeated_heads, scores_of
+from stack.frontends.torch.decompositions.autocast import as_autocast, without_autocast
 
 _INDICES = 4  # batch, head, row, column
 
@@ -36,7 +37,7 @@ def _flex_attention(
         options: kernel options; no effect on values.
     """
     query, key, value = as_autocast(query, key, value)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device):
         key, value = (repeated_heads(x, query.shape[1]) for x in (key, value))
         scores = scores_of(query, key) * scale
         places = [torch.arange(n, device=scores.device) for n in scores.shape]

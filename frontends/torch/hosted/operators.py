@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.aten.lowering import LOWERINGS, Context
+from stack.frontends.torch.decompositions.autocast import without_autocast
 from stack.frontends.torch.importer.graph import import_graph
 from stack.frontends.torch.replay.space import callable_of
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, dtype_of
@@ -108,7 +109,7 @@ class _Torch:
         kernel = self.made.kernel_for(tensors[0].device.type, types, attributes)
         if kernel is not None:
             return launched(kernel, tensors, attributes)
-        with torch.autocast(tensors[0].device.type, enabled=False):
+        with without_autocast(tensors[0].device):
             made = self._replay(types, attributes, tensors[0].device)(*tensors)
         return _only(_own(made, tensors))
 
@@ -162,7 +163,7 @@ class _Torch:
         saved = ctx.saved_tensors
         tensors = list(saved[: self.count])
         floats = [i for i, t in enumerate(tensors) if t.is_floating_point()]
-        with torch.autocast(tensors[0].device.type, enabled=False):
+        with without_autocast(tensors[0].device):
             if self.made.gradient is not None:
                 found = self.made.gradient.on("torch")(*saved, *gradients, **ctx.attributes)
             else:

@@ -203,3 +203,10 @@ def test_what_a_kernel_narrows_is_read_narrow() -> None:
     spec = "inline,canonicalize,decompose{gpu=true},canonicalize,layout,stream{loops=blocks}"
     (stream,) = (n for n in Pipeline(spec).run(func).func.nodes if n.op == "stream")
     assert {a.dtype.name for a in stream.args} == {"bf16"}
+
+
+def test_a_model_on_the_meta_device_is_traced() -> None:
+    # torch knows no autocast for this device, and raises for questions about it
+    q, k, v = (torch.empty(2, 4, 8, 16, device="meta") for _ in range(3))
+    func = stack.trace(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), q, k, v)
+    assert [str(r.type) for r in func.results] == ["f32[2, 4, 8, 16]"]

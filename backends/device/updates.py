@@ -27,10 +27,11 @@ def row_update(node: Node) -> Update | None:
 
     Supported are sums of floats, and setting a single row. In other scatters, rows could collide
     and the result would depend on their order. Sums use atomics, or are sequential if
-    `torch.use_deterministic_algorithms` is set.
+    `torch.use_deterministic_algorithms` is set. An update that is to be dropped adds zeros.
     """
     rows = updated_rows(node)
-    if rows is None or node.attrs.get("drop"):
+    drops = bool(node.attrs.get("drop"))
+    if rows is None or (drops and (node.attrs["kind"] != "add" or not node.tensor.size)):
         return None
     if node.attrs["kind"] == "add" and node.dtype.kind == "f":
         name = "index_add"
@@ -49,6 +50,11 @@ def row_update(node: Node) -> Update | None:
         shape = (*x.shape[:axis], math.prod(places.shape), *x.shape[axis + 1 :])
         added = updates.permute(perm).reshape(shape)
         line = places.reshape(-1)
+        if drops:
+            count = x.shape[axis]
+            inside = (line >= 0) & (line < count)
+            added = added.where(inside.reshape(-1, *(1,) * (added.ndim - axis - 1)), 0)
+            line = line % count  # spread over all rows: atomics on one row wait for each other
         write(out, axis, line if line.dtype in indices else line.to(torch.int64), added)
 
     return Update(f"torch.{name}", run)

@@ -19,13 +19,13 @@ def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
 
     It applies if there are fewer updates than table rows. Each table row that is updated gets one
     of as many slots as there are updates. Sums are in the slots; every table row reads its slot, or
-    is 0. So f32 sums of the whole table are never in memory.
+    is 0. So f32 sums of the whole table are never in memory. Updates that the scatter drops, those
+    of rows on other ranks, get a slot of their own that no table row reads.
     """
     total = node.args[0]
     if not writes_by_data(total) or total.attrs["kind"] != "add" or not _is_narrowing(node):
         return None
-    if total.attrs.get("drop"):
-        return None
+    drops = bool(total.attrs.get("drop"))
     rows = updated_rows(total)
     if rows is None or scope.used_outside(total, (node,)):
         return None
@@ -33,26 +33,38 @@ def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
     count, places = index.tensor.size, base.shape[rows.axis]
     if splat(base) != 0 or not isinstance(count, int) or not isinstance(places, int):
         return None
-    if not 0 < count < places:
+    if not 0 < count < places or (drops and index.dtype.bits < 32):
         return None
     flat = reshaped(index, (count,))
     line = make("iota", (), {"axis": 0}, hint=TensorType(I32, (count,)))
     none = _full(-1, I32, (places,))
-    slots = make("scatter", (none, flat, line), {"rule": "v!, n, n -> v!", "kind": "set"})
-    own = reshaped(make("gather", (slots, flat), {"rule": "v!, n -> n"}), index.shape)
+    setting = {"rule": "v!, n, n -> v!", "kind": "set", **({"drop": True} if drops else {})}
+    slots = make("scatter", (none, flat, line), setting)
+    inside = _inside(flat, places) if drops else None
+    named = flat if inside is None else make("select", (inside, flat, constant(0, flat.dtype)))
+    own = make("gather", (slots, named), {"rule": "v!, n -> n"})
+    own = own if inside is None else make("select", (inside, own, line))
     shape = (*base.shape[: rows.axis], count, *base.shape[rows.axis + 1 :])
-    sums = make("scatter", (_full(0, total.dtype, shape), own, updates), total.attrs)
+    adding = {k: v for k, v in total.attrs.items() if k != "drop"}
+    own = reshaped(own, index.shape)
+    sums = make("scatter", (_full(0, total.dtype, shape), own, updates), adding)
     first = make("max", (slots, constant(0, I32)))
     read = make("gather", (sums, first), {"rule": _reading(len(shape), rows.axis)})
     is_named = make("ge", (slots, constant(0, I32)))
-    named = make(
+    is_updated = make(
         "broadcast",
         (is_named,),
         {"axes": (rows.axis,)},
         hint=is_named.tensor.with_shape(node.shape),
     )
     value = make("cast", (read,), hint=node.type)
-    return make("select", (named, value, constant(0, node.dtype)))
+    return make("select", (is_updated, value, constant(0, node.dtype)))
+
+
+def _inside(index: Node, places: int) -> Node:
+    """Returns a mask: True for indices of one of `places` rows."""
+    first = make("ge", (index, constant(0, index.dtype)))
+    return make("and", (first, make("lt", (index, constant(places, index.dtype)))))
 
 
 def _is_narrowing(node: Node) -> bool:

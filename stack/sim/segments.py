@@ -22,6 +22,7 @@ from stack.ir.node import Block, Node, is_inline
 from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
 from stack.mesh.ops import is_meeting, is_place
 from stack.rewrite.stream_candidates import streamed
+from stack.sim.stream_order import Needs, in_stream_order, stream_needs
 
 END = 1 << 60  # a position after all others
 FEW = 3  # results
@@ -83,7 +84,10 @@ def steps_of(
     """
     if not bucket:
         bucket = max(LEAST, sum(_bytes(n) for n in func.nodes if is_meeting(n)) // BUCKETS)
-    works = _ahead(_cut(func, _bucketed(_ordered(func), bucket), bucket, balance))
+    order = _bucketed(_ordered(func), bucket)
+    inner = streamed(order, func.results, balance)
+    needs = stream_needs(order, inner)
+    works = _ahead(_cut(func, in_stream_order(order, needs), bucket, inner, needs))
     if again:
         works = _gathered_again(works)
     return _with_ends(works, set(func.results) | set(func.params))
@@ -172,14 +176,16 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 # ---- segments
 
 
-def _cut(func: Func, order: Sequence[Node], bucket: int, balance: float) -> list[Segment | Meeting]:
+def _cut(
+    func: Func, order: Sequence[Node], bucket: int, inner: frozenset[Node], needs: Needs
+) -> list[Segment | Meeting]:
     """Cuts a rank's nodes, in execution order, into segments of computation and the collectives
-    between them.
+    between them. Segments recompute `inner` nodes, those of streams, which read `needs`.
     """
-    sources = _sources(order, streamed(order, func.results, balance))
+    sources = _sources(order, inner)
     place = {node: i for i, node in enumerate(order)}
     last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
-    runs = _Runs(bucket, place, last)
+    runs = _Runs(bucket, place, last, needs)
     for node in order:
         if not is_inline(node):
             runs.add(node)
@@ -196,6 +202,7 @@ class _Runs:
 
     Attributes:
         place, last: position of each node, and of its last use.
+        needs: values besides its operands that have to be there before a node, see `stream_needs`.
         inside, waiting: the current run and its collectives; the first `full` nodes of the run come
             before the newest of these.
         coming: collectives without a reader so far, with those that started together.
@@ -204,6 +211,7 @@ class _Runs:
     bucket: int
     place: Mapping[Node, int]
     last: Mapping[Node, int]
+    needs: Needs
     found: list[Run] = field(default_factory=list[Run])
     inside: list[Node] = field(default_factory=list[Node])
     waiting: list[Node] = field(default_factory=list[Node])
@@ -212,9 +220,10 @@ class _Runs:
 
     def add(self, node: Node) -> None:
         """Adds the next node in order."""
-        if any(a in self.waiting for a in node.args) or (is_meeting(node) and self._is_full()):
+        args = (*node.args, *self.needs.get(node, ()))
+        if any(a in self.waiting for a in args) or (is_meeting(node) and self._is_full()):
             self._start()
-        read = [self.coming[a] for a in node.args if a in self.coming]
+        read = [self.coming[a] for a in args if a in self.coming]
         for together in read:
             for other in together:
                 self.coming.pop(other, None)

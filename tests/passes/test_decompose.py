@@ -188,6 +188,31 @@ FEW_ROWS: Rewrites = {
         "%c = cast(%r) : bf16[9, 4]\n"
         "%z = select(%named, %c, 0.0:bf16) : bf16[9, 4]",
     ),
+    "of the rows of one rank": (
+        "%i: i64[2, 3], %u: f32[2, 3, 4]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        f'%s = scatter(%o, %i, %u) {{drop=true, kind="add", {ROWS}}} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+        "%n = broadcast(-1:i32) {axes=[]} : i32[9]\n"
+        "%f = reshape(%i) : i64[6]\n"
+        "%l = iota() {axis=0} : i32[6]\n"
+        '%slots = scatter(%n, %f, %l) {drop=true, kind="set", rule="v!, n, n -> v!"} : i32[9]\n'
+        "%there = ge(%slots, 0:i32) : bool[9]\n"
+        "%named = broadcast(%there) {axes=[0]} : bool[9, 4]\n"
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[6, 4]\n"
+        "%low = ge(%f, 0:i64) : bool[6]\n"
+        "%high = lt(%f, 9:i64) : bool[6]\n"
+        "%inside = and(%low, %high) : bool[6]\n"
+        "%at = select(%inside, %f, 0:i64) : i64[6]\n"
+        '%g = gather(%slots, %at) {rule="v!, n -> n"} : i32[6]\n'
+        "%slot = select(%inside, %g, %l) : i32[6]\n"
+        "%own = reshape(%slot) : i32[2, 3]\n"
+        f'%s = scatter(%o, %own, %u) {{kind="add", {ROWS}}} : f32[6, 4]\n'
+        "%first = max(%slots, 0:i32) : i32[9]\n"
+        '%r = gather(%s, %first) {rule="d0! d1, v -> v d1"} : f32[9, 4]\n'
+        "%c = cast(%r) : bf16[9, 4]\n"
+        "%z = select(%named, %c, 0.0:bf16) : bf16[9, 4]",
+    ),
 }
 MANY_ROWS: Kept = {
     "as many rows as places": (

@@ -12,6 +12,7 @@ from stack.rewrite.stream_candidates import streamed
 from stack.sim import machine, simulate
 from stack.sim.costs import compute_seconds, stored_bytes
 from stack.sim.segments import Segment, steps_of
+from stack.sim.stream_order import in_stream_order
 
 T, D = 4096, 64
 WEIGHTS = (("v", (D, D)), ("w", (D, D)))
@@ -116,3 +117,59 @@ def trained() -> Func:
         found.append(b.dot(h, back_q, rule="m d, m e -> d e"))
         back = b.add(back, b.dot(back_q, w, rule="m e, d e -> m d"))
     return b.func("f", [x, *weights], [loss, *found])
+
+
+def late_values() -> Func:
+    """Attention whose values arrive from other ranks when the scores are known, and the gradients
+    of its operands, each summed over ranks as soon as it is there.
+    """
+    b = Builder()
+    q, k, v, g = (param(name, tensor("bf16", T, D)) for name in ("q", "k", "v", "g"))
+
+    def summed(x: Node) -> Node:
+        return b.all_reduce(x, kind="sum", mesh="tp=2", over="tp")
+
+    s = b.dot(q, summed(k), rule="m d, n d -> m n", type=tensor("f32", T, T))
+    top = b.broadcast(b.reduce(s, kind="max", axes=(1,)), axes=(0,), type=s.type)
+    e = b.exp(b.sub(s, top))
+    total = b.broadcast(b.reduce(e, kind="sum", axes=(1,)), axes=(0,), type=s.type)
+    p = b.div(e, total)
+    low = b.cast(p, type=tensor("bf16", T, T))
+    values = summed(b.mul(v, v))
+    made = summed(b.dot(low, values, rule="m n, n d -> m d"))
+    back = b.mul(made, g)
+    dv = summed(b.dot(low, back, rule="m n, m d -> n d"))
+    dp = b.dot(back, values, rule="m d, n d -> m n", type=tensor("f32", T, T))
+    product = b.mul(b.cast(made, type=tensor("f32", T, D)), b.cast(back, type=tensor("f32", T, D)))
+    delta = b.broadcast(summed(b.reduce(product, kind="sum", axes=(1,))), axes=(0,), type=s.type)
+    ds = b.cast(b.mul(p, b.sub(dp, delta)), type=tensor("bf16", T, T))
+    dk = summed(b.dot(ds, q, rule="m n, m d -> n d"))
+    dq = b.dot(ds, k, rule="m n, n d -> m d")
+    return b.func("f", [q, k, v, g], [made, dq, dk, dv])
+
+
+def test_a_stream_is_in_one_segment() -> None:
+    """Maxima and sums wait for the values, and the gradient of the values for the other two."""
+    func = late_values()
+    works = [step.work for step in steps_of(func, 1, balance=H200.stream_balance)]
+    wide = [
+        [n.op for n in w.func.nodes if n.op in ("reduce", "dot")]
+        for w in works
+        if isinstance(w, Segment) and any(n.shape == (T, T) for n in w.func.nodes)
+    ]
+    assert [sorted(ops) for ops in wide] == [["dot"] * 2 + ["reduce"] * 2, ["dot"] * 5]
+
+
+def test_without_streams_nothing_waits() -> None:
+    works = [step.work for step in steps_of(late_values(), 1)]
+    wide = [
+        w for w in works if isinstance(w, Segment) and any(n.shape == (T, T) for n in w.func.nodes)
+    ]
+    assert len(wide) > 2
+
+
+def test_streams_that_need_each_other_keep_their_order() -> None:
+    func = late_values()
+    order = list(func.nodes)
+    first, last = order[0], order[-1]
+    assert in_stream_order(order, {first: (last,)}) == order

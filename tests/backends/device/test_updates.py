@@ -33,24 +33,28 @@ ROWS = {
 }
 
 
-def summed(rule: str, x: tuple[int, ...], *rest: tuple[int, ...]) -> tuple[Func, list[np.ndarray]]:
-    """exp(scatter(-x, index, updates))."""
+def summed(
+    rule: str, x: tuple[int, ...], *rest: tuple[int, ...], drop: bool = False
+) -> tuple[Func, list[np.ndarray]]:
+    """exp(scatter(-x, index, updates)); with `drop`, some indices are out of range."""
     rng = np.random.default_rng(0)
     index, updates = rest
     specs: list[Spec] = [("f32", *x), ("i64", *index), ("f32", *updates)]
 
     def build(b: Builder, x: Node, i: Node, u: Node) -> Node:
-        return b.exp(b.scatter(b.neg(x), i, u, rule=rule, kind="add"))
+        dropping = {"drop": True} if drop else {}
+        return b.exp(b.scatter(b.neg(x), i, u, rule=rule, kind="add", **dropping))
 
     arrays = [random_array(s, rng) for s in specs]
-    arrays[1] = rng.integers(0, 7, size=index)
+    arrays[1] = rng.integers(-6 * drop, 7 + 6 * drop, size=index)
     return func_of(build, specs), arrays
 
 
+@pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_sums_of_rows(name: str, deterministic: bool) -> None:
-    func, arrays = summed(*ROWS[name])
+def test_sums_of_rows(name: str, deterministic: bool, drop: bool) -> None:
+    func, arrays = summed(*ROWS[name], drop=drop)
     executable = compile_func(func, LIBRARY)
     assert "torch.index_add.scatter" in [k.name for k in executable.kernels]
     torch.use_deterministic_algorithms(deterministic)

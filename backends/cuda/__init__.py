@@ -86,8 +86,8 @@ BACKEND = Backend(
     ),
     inspect=_inspect,
     options=(
-        *("cache", "device", "excess_precision", "graph", "hosted", "schedule", "target"),
-        "tune",
+        *("cache", "device", "excess_precision", "graph", "hosted", "schedule"),
+        *("shared", "target", "tune"),
     ),
     machine=Machine(lambda _: nvrtc.worker_pool().warm(), at_hand=gpu_at_hand, kind="gpu"),
 )

@@ -48,6 +48,7 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         graph: False to launch step by step instead of replaying CUDA graphs.
         assembled: True to report the assembler's registers, spills and warnings per kernel.
+        shared: True if other kernels, such as collectives, run on the GPU meanwhile.
         target: the GPU to lower for, a name or a file (default: this machine's).
     """
     need = _missing()
@@ -125,7 +126,7 @@ BACKEND = Backend(
     inspect=_inspect,
     options=(
         *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "schedule"),
-        *("target", "tune"),
+        *("shared", "target", "tune"),
     ),
     machine=Machine(_warm, _identify, gpu_at_hand, kind="gpu"),
 )

@@ -323,8 +323,9 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     is_busy = product.reads and product.work >= gpu.matmuls.busy_ops and not product.by_threads
     if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = measured_tiles(gpu, "reading")
-    elif product.reads or product.horizontal > 1:
-        # a persistent program that loads another tile has fewer registers for sums
+    elif product.reads or product.horizontal > 1 or gpu.shared:
+        # A persistent program that loads another tile has fewer registers for sums. On a shared GPU
+        # persistent programs that find no processor wait until the others have ended.
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     if product.gemms > 1:
         parts = (_part(t, product.gemms) for t in tiles)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stack.errors import UsageError
 from stack.run.backend import Backend
-from stack.target import Target, load, names
+from stack.target import Gpu, Target, load, names
 from stack.target.files import as_gpu
 from stack.target.record import kind_of
 
@@ -17,6 +18,7 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
 
     Options:
         target: a name, or a file; by default this machine.
+        shared: True if other kernels run on the GPU meanwhile (see `Gpu.shared`).
 
     Raises:
         UsageError: there is no such target, or it is not of the backend's kind.
@@ -27,7 +29,7 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
             raise UsageError(f"{backend.name} compiles for the machine it runs on: no target")
         return None
     if not asked:
-        return backend.machine.at_hand(options)
+        return _shared(backend.machine.at_hand(options), options)
     found, kind = load(str(asked)), backend.machine.kind
     if kind_of(found) != kind:
         known = [n for n in names() if kind_of(load(n)) == kind]
@@ -35,7 +37,13 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
             f"target {found.name!r} is a {kind_of(found).upper()}, and {backend.name} prints for"
             f" {kind.upper()}s: {', '.join(known)}, or a file of one"
         )
-    return found
+    return _shared(found, options)
+
+
+def _shared(target: Target, options: Mapping[str, Any]) -> Target:
+    if isinstance(target, Gpu) and options.get("shared"):
+        return replace(target, shared=True)
+    return target
 
 
 def balance_of(backend: Backend, options: Mapping[str, Any]) -> float:

@@ -93,6 +93,20 @@ def steps_of(
     return _with_ends(works, set(func.results) | set(func.params))
 
 
+def beside_collectives(steps: Sequence[SegmentStep]) -> frozenset[Segment]:
+    """Returns the segments that compute while a collective is in flight: it has started, and no
+    step has read its result yet.
+    """
+    flying, found = set[Node](), set[Segment]()
+    for step in steps:
+        flying.difference_update(step.work.inputs)
+        if isinstance(step.work, Meeting):
+            flying.update(step.work.nodes)
+        elif flying:
+            found.add(step.work)
+    return frozenset(found)
+
+
 # ---- order
 
 

@@ -89,6 +89,7 @@ class Gpu(Target):
         tiles: tiles for which compilers generate fast code, with their rates; some for each kind of
             matmul.
         rows, mixes, scans, matmuls, streams, parts, layouts: tuned numbers for kinds of kernels.
+        shared: True if other kernels, such as those of collectives, hold some processors meanwhile.
     """
 
     processors: int = number("", 1, 1 << 14, "multiprocessors, each with its own shared memory")
@@ -112,6 +113,7 @@ class Gpu(Target):
     streams: GpuStreams = field(default=GpuStreams())
     parts: GpuParts = field(default=GpuParts())
     layouts: GpuLayouts = field(default=GpuLayouts())
+    shared: bool = field(default=False)
 
     @property
     def tile_registers(self) -> int:

@@ -154,7 +154,8 @@ def run_all(install: str, folder: Path) -> Iterator[tuple[list[str], Any, str, s
 def test_each_command_works_or_says_what_to_install(install: str, tmp_path: Path) -> None:
     wrong: list[str] = []
     for argv, code, out, err in run_all(install, tmp_path):
-        said = [line for line in err.splitlines() if "error" in line or "install" in line]
+        told = (err + out).splitlines()
+        said = [line for line in told if "error" in line or "install" in line]
         if argv[0] == "course" and code != 0:
             only_numpy = NUMPY_LESSONS if argv[1] == "run" else NUMPY_EXERCISES
             if argv[2] in only_numpy:

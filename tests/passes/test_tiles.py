@@ -147,6 +147,16 @@ def test_persistent_only_where_nothing_else_is_loaded(reads: bool) -> None:
     assert Schedule.parse(group.attrs["schedule"]).persistent is not reads
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_not_persistent_beside_kernels_that_hold_processors(shared: bool) -> None:
+    x, w = (param(n, tensor("bf16", 4096, 4096)) for n in "xw")
+    b = Builder()
+    func = b.func("main", [x, w], [b.exp(b.dot(x, w, rule="m k, n k -> m n"))])
+    target = replace(GPU, shared=shared)
+    (group,) = Pipeline("fuse,schedule").run(func, target=target).func.nodes
+    assert Schedule.parse(group.attrs["schedule"]).persistent is not shared
+
+
 def test_rows_that_data_picks_are_read_like_another_array() -> None:
     x, w, table = (param(n, tensor("bf16", 4096, 4096)) for n in "xwt")
     places = param("i", tensor("i64", 4096))

@@ -1,4 +1,4 @@
 """Torch functions as simpler ones, where torch's own are wrong, slow or missing: wing `functions`.
 
-Imports the room `tracing`.
+Imports the rooms `tracing` and `tensors`.
 """

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stack.frontends.torch.decompositions.autocast import as_autocast, without_autocast
+from stack.frontends.torch.tensors.autocast import as_autocast, without_autocast
 
 _NARROW = (torch.bfloat16, torch.float16)
 

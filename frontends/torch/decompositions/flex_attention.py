@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stack.frameworks.torch_private import items_as_indices
 from stack.frontends.torch.decompositions.attention import repeated_heads, scores_of
-from stack.frontends.torch.decompositions.autocast import as_autocast, without_autocast
+from stack.frontends.torch.tensors.autocast import as_autocast, without_autocast
 
 _INDICES = 4  # batch, head, row, column
 

@@ -17,11 +17,14 @@ from stack.run.targets import balance_of
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
-def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
-    """Returns a callable on device tensors: compiled by `backend`, or op by op if it is ""."""
+def compute_of(func: Func, space: TorchSpace, backend: str = "", shared: bool = False) -> Compute:
+    """Returns a callable on device tensors: compiled by `backend`, or op by op if it is "".
+
+    `shared`: true if collectives run on the device meanwhile.
+    """
     if not backend:
         return lambda args: evaluate(func.body, args, space)
-    executable = compile_func(func, backend, options=options_of(space))
+    executable = compile_func(func, backend, options=options_of(space, shared))
     call, accept = executable.call, executable.accept
     if call is None or accept is None:  # the backend takes storage arrays
         dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
@@ -31,11 +34,11 @@ def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
     return lambda args: call(accept([a.contiguous() for a in args]))
 
 
-def options_of(space: TorchSpace) -> dict[str, Any]:
+def options_of(space: TorchSpace, shared: bool = False) -> dict[str, Any]:
     """Returns backend options for a space's device: no CUDA graph, the caller may record one."""
     if str(space.device) == "cpu":
         return {}
-    return {"device": str(space.device), "graph": False}
+    return {"device": str(space.device), "graph": False, "shared": shared}
 
 
 def stream_balance(space: TorchSpace, backend: str) -> float:

@@ -20,7 +20,13 @@ from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.mesh.meshes import Mesh
 from stack.mesh.ops import is_place
-from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of
+from stack.sim.segments import (
+    Meeting,
+    Segment,
+    SegmentStep,
+    beside_collectives,
+    steps_of,
+)
 
 
 @dataclass
@@ -60,14 +66,16 @@ class RankProgram:
         self.steps = steps_of(self.local, self.bucket, balance=balance)
         self.recorded = Recorded(self.carried) if self.graph else None
         segments = [s.work for s in self.steps if isinstance(s.work, Segment)]
-        made: dict[Func, Compute] = {}
-        for segment in segments:
-            if segment.func not in made:  # equal layers share one function
-                made[segment.func] = self._compute(segment.func)
-        self.computes = {s: made[s.func] for s in segments}
+        beside = beside_collectives(self.steps) if self.overlaps else frozenset[Segment]()
+        made: dict[tuple[Func, bool], Compute] = {}
+        for segment in segments:  # equal layers share one function
+            key = segment.func, segment in beside
+            if key not in made:
+                made[key] = self._compute(*key)
+        self.computes = {s: made[s.func, s in beside] for s in segments}
         own = {n for s in segments if self._is_compiled(s.func) for n in s.outputs}
         self.free = [own & set(step.last) & _read_once(step) for step in self.steps]
-        count = sum(self._is_compiled(func) for func in made)
+        count = sum(self._is_compiled(func) for func, _ in made)
         self.compiled = f"{count} of {len(made)}"
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
@@ -116,8 +124,9 @@ class RankProgram:
         """True if the backend compiles a segment; not if the segment reads the rank's position."""
         return bool(self.backend) and not any(map(is_place, func.nodes))
 
-    def _compute(self, func: Func) -> Compute:
-        return compute_of(func, self.space, self.backend if self._is_compiled(func) else "")
+    def _compute(self, func: Func, shared: bool) -> Compute:
+        backend = self.backend if self._is_compiled(func) else ""
+        return compute_of(func, self.space, backend, shared)
 
 
 def _read_once(step: SegmentStep) -> set[Node]:

@@ -19,10 +19,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.aten.lowering import LOWERINGS, Context
-from stack.frontends.torch.decompositions.autocast import without_autocast
 from stack.frontends.torch.importer.graph import import_graph
 from stack.frontends.torch.replay.space import callable_of
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, dtype_of
+from stack.frontends.torch.tensors.autocast import without_autocast
 from stack.frontends.torch.tracing.tracer import decompositions
 from stack.hosted import Kernel, Op
 from stack.hosted.nodes import custom, decomposed

@@ -10,7 +10,7 @@ from stack.ir.dim import Dim
 from stack.ir.func import Func
 from stack.ir.node import Node, is_inline, walk
 from stack.ir.ops import is_whole_view
-from stack.ir.traits import is_contraction
+from stack.ir.traits import behind, is_contraction, writes_by_data
 from stack.mesh.meshes import Mesh
 from stack.mesh.ops import group_of, halo_messages, sent_bytes
 from stack.rewrite.stream_candidates import streamed
@@ -47,31 +47,41 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
 
 
 def stored_bytes(func: Func, machine: Cluster) -> int:
-    """Returns the peak bytes that a function between collectives has in memory for values that it
-    computes, its results included.
+    """Returns the bytes that a function between collectives allocates while it runs: its results,
+    and an arena for the other values that it writes to memory, see `stack.run.memory`.
     """
     nodes = [node for _, node in walk(func.body)]
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
-    end = {node: len(nodes) for node in func.results}
+    made = set(map(behind, func.results))
+    end = {node: len(nodes) for node in made}
     for number, node in reversed(list(enumerate(nodes))):  # through values fused with their readers
         last = number if node in stored else end.get(node, number)
         for arg in node.args:
             end[arg] = max(end.get(arg, 0), last)
     change = [0] * (len(nodes) + 2)
     for number, node in enumerate(nodes):
-        if node in stored:
-            change[number] += _bytes(node)
-            change[end.get(node, number) + 1] -= _bytes(node)
-    return max(accumulate(change))
+        if node in stored and node not in made:
+            size = min(map(_bytes, (node, *_updates(node))))
+            change[number] += size
+            change[end.get(node, number) + 1] -= size
+    return max(accumulate(change)) + sum(map(_bytes, made & stored))
+
+
+def _updates(node: Node) -> tuple[Node, ...]:
+    """Returns the operand with the elements that a scatter adds; empty for other ops. If these are
+    fewer than the result has, only the touched rows of the sum are in memory.
+    """
+    return node.args[-1:] if writes_by_data(node) else ()
 
 
 def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
-    """Returns the values of a segment that are written to memory: results, matmuls, and operands of
-    matmuls. Excludes parameters and `inner`, values that streams recompute instead.
+    """Returns the values of a segment that are written to memory: results, matmuls, operands of
+    matmuls, and scatters. Excludes parameters and `inner`, values that streams recompute instead.
     """
     products = [n for n in nodes if is_contraction(n)]
     read = (_behind(a) for n in products for a in n.args)
-    found = {*products, *(n for n in (*read, *func.results) if n.args)}
+    made = map(behind, func.results)
+    found = {*products, *filter(writes_by_data, nodes), *(n for n in (*read, *made) if n.args)}
     return found - inner - {*func.params}
 
 

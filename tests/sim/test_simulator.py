@@ -11,6 +11,7 @@ from stack.errors import UsageError
 from stack.ir import Func, parse
 from stack.mesh.meshes import Mesh, parse_mesh
 from stack.sim import Cluster, Link, machine, names, simulate
+from stack.sim.costs import stored_bytes
 from stack.sim.machines import fitted
 from stack.sim.pipeline import pipeline
 from stack.sim.trace import perfetto, pipeline_timeline, timeline
@@ -59,6 +60,29 @@ def test_memory_is_what_values_hold() -> None:
     found = simulate(func, mesh, PLAIN)
     assert found.peak == 4 * 512 * 512 * 4  # x, y, s and z
     assert found.memory[0] == (0.0, 512 * 512 * 4)
+
+
+def test_a_segment_stores_its_results_and_an_arena() -> None:
+    """All results last until the end; of the two other products one is in memory at a time."""
+    func = parse("""func @f(%x: f32[64, 64]) -> (f32[64, 64], f32[64, 64]) at tensor {
+  %a = dot(%x, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  %r = dot(%a, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  %b = dot(%r, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  %s = dot(%b, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  return %r, %s
+}""")
+    assert stored_bytes(func, PLAIN) == 3 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(8, 8), (1000, 100)])
+def test_a_scatter_stores_only_the_rows_that_it_touches(rows: int, kept: int) -> None:
+    func = parse(f"""func @f(%i: i64[{rows}], %u: f32[{rows}, 4]) -> (bf16[100, 4]) at tensor {{
+  %zero = broadcast(0.0:f32) {{axes=[]}} : f32[100, 4]
+  %sum = scatter(%zero, %i, %u) {{kind="add", rule="a! b, i, i b -> a! b"}} : f32[100, 4]
+  %made = cast(%sum) : bf16[100, 4]
+  return %made
+}}""")
+    assert stored_bytes(func, PLAIN) == kept * 4 * 4 + 100 * 4 * 2
 
 
 def test_far_links_are_slower() -> None:

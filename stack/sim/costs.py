@@ -15,6 +15,11 @@ from stack.mesh.meshes import Mesh
 from stack.mesh.ops import group_of, halo_messages, sent_bytes
 from stack.rewrite.stream_candidates import streamed
 from stack.sim.machines import Cluster, Link
+from stack.sim.stream_kernels import kernels_of
+
+# Passes over the sums of a scatter: they are zeroed, and read by the next kernel. Atomic additions
+# read a row and read and write its sum, at half the rate; one read of the rows is counted already.
+SCATTER_PASSES = 1 + 1 + (2 * 3 - 1)
 
 
 def compute_seconds(func: Func, machine: Cluster) -> float:
@@ -22,12 +27,14 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
     memory for the rest.
 
     Elementwise ops are assumed to be fused with their producers or consumers. Branches are assumed
-    to be taken. If the machine has streams, attention scores never reach memory, and the part
-    hidden by a positional mask is not computed.
+    to be taken. If the machine has streams, attention scores never reach memory, each kernel that
+    reads them computes them, and the part hidden by a positional mask is not computed.
     """
     nodes = [node for _, node in walk(func.body)]
     inner = streamed(nodes, func.results, machine.stream_balance)
     seen = _seen(inner)
+    kernels = kernels_of(nodes, inner)
+    is_gradient = any(count > 1 for count in kernels.values())
     seconds = 0.0
     for node in nodes:
         if is_contraction(node):
@@ -35,15 +42,17 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
             tables = [n for n in dict.fromkeys((node, *node.args)) if n in inner]
             moved = int(str(found.bytes)) - sum(map(_bytes, tables))
             share = min((seen.get(n.tensor.size, 1.0) for n in tables), default=1.0)
-            rate = _rate(machine, node.args[0].dtype.name, bool(tables))
-            work = int(str(found.flops)) * share / rate
-            seconds += machine.launch + max(work, moved / machine.memory_rate)
+            rate = _rate(machine, node.args[0].dtype.name, bool(tables), is_gradient)
+            work = int(str(found.flops)) * share * kernels.get(node, 1) / rate
+            seconds += machine.launch + max(work, moved / machine.traffic_rate)
+        elif writes_by_data(node):
+            seconds += SCATTER_PASSES * _scattered(node) / machine.traffic_rate
     products = {n for n in nodes if is_contraction(n)}
-    stored = _stored(func, nodes, inner) - products
+    stored = _stored(func, nodes, inner) - products - set(filter(writes_by_data, nodes))
     rest = (n for n in nodes if n not in products)
     read = {a for n in rest for a in n.args if _is_read(a, products) and a not in inner}
     traffic = sum(map(_bytes, read)) + sum(map(_bytes, stored))
-    return seconds + len(stored) * machine.launch + traffic / machine.memory_rate
+    return seconds + len(stored) * machine.launch + traffic / machine.traffic_rate
 
 
 def stored_bytes(func: Func, machine: Cluster) -> int:
@@ -61,17 +70,15 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
     change = [0] * (len(nodes) + 2)
     for number, node in enumerate(nodes):
         if node in stored and node not in made:
-            size = min(map(_bytes, (node, *_updates(node))))
+            size = _scattered(node) if writes_by_data(node) else _bytes(node)
             change[number] += size
             change[end.get(node, number) + 1] -= size
     return max(accumulate(change)) + sum(map(_bytes, made & stored))
 
 
-def _updates(node: Node) -> tuple[Node, ...]:
-    """Returns the operand with the elements that a scatter adds; empty for other ops. If these are
-    fewer than the result has, only the touched rows of the sum are in memory.
-    """
-    return node.args[-1:] if writes_by_data(node) else ()
+def _scattered(node: Node) -> int:
+    """Returns the bytes of the sums of a scatter: of the touched rows, if these are fewer than all."""
+    return min(_bytes(node), _bytes(node.args[-1]))
 
 
 def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
@@ -108,11 +115,15 @@ def _behind(node: Node) -> Node:
     return node
 
 
-def _rate(machine: Cluster, dtype: str, in_stream: bool) -> float:
-    """Returns flop/s of a matmul; in a stream, softmax between the matmuls lowers it."""
+def _rate(machine: Cluster, dtype: str, in_stream: bool, is_gradient: bool) -> float:
+    """Returns flop/s of a matmul. In a stream, softmax between the matmuls lowers it; in that of
+    gradients, a kernel holds the tiles of two tables.
+    """
     gpu = machine.gpu
-    share = gpu.stream_share / machine.share if in_stream and gpu is not None else 1.0
-    return machine.rate(dtype) * share
+    if not in_stream or gpu is None:
+        return machine.rate(dtype)
+    share = gpu.gradient_share if is_gradient else gpu.stream_share
+    return machine.rate(dtype) * share / machine.share
 
 
 def _is_read(node: Node, products: set[Node]) -> bool:

@@ -144,6 +144,7 @@ class _Clock:
         self.meets = meets
         self.free = {(f, s): 0.0 for f in self.first for s in ("compute", "communicate")}
         self.there: dict[tuple[int, Node], float] = {}
+        self.flights = {f: list[tuple[float, float]]() for f in self.first}  # of collectives
         self.events: list[Event] = []
         self.known: dict[Func | tuple[object, ...], float] = {}
         self.stored: dict[Func, int] = {}
@@ -181,8 +182,22 @@ class _Clock:
         for rank in self.first:
             ready = max((self.there.get((rank, n), 0.0) for n in segment.inputs), default=0.0)
             start = max(self.free[rank, "compute"], ready)
-            end = start + taken * self.slow.get(rank, 1.0)
+            end = self._end(rank, start, taken * self.slow.get(rank, 1.0))
             self._note(rank, "compute", name, start, end, segment.outputs)
+
+    def _end(self, rank: int, start: float, taken: float) -> float:
+        """Returns when a segment ends that takes so long alone; it is slower while collectives that
+        were started before it are in flight.
+        """
+        self.flights[rank] = [f for f in self.flights[rank] if f[1] > start]
+        for first, last in self.flights[rank]:
+            alone = max(0.0, first - start)
+            if taken <= alone:
+                break
+            start, taken = max(start, first), taken - alone
+            beside = min(last - start, taken * self.machine.beside)
+            start, taken = start + beside, taken - beside / self.machine.beside
+        return start + taken
 
     def _meet(self, node: Node) -> None:
         over = _over(node)
@@ -196,7 +211,9 @@ class _Clock:
         for rank in self.first:
             others = self.meets[over][rank] if over else self.first
             start = max(ready[other] for other in others)
-            self._note(rank, "communicate", node.op, start, start + self.known[key], (node,))
+            end = start + self.known[key]
+            self.flights[rank].append((start, end))
+            self._note(rank, "communicate", node.op, start, end, (node,))
 
     def _note(
         self, rank: int, stream: str, name: str, start: float, end: float, made: Sequence[Node]

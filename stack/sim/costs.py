@@ -77,7 +77,7 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
 
 
 def _scattered(node: Node) -> int:
-    """Returns the bytes of the sums of a scatter: of the touched rows, if these are fewer than all."""
+    """Returns the bytes of the sums of a scatter: those of touched rows, if fewer than all."""
     return min(_bytes(node), _bytes(node.args[-1]))
 
 
@@ -142,6 +142,12 @@ def link_between(ranks: Sequence[int], links: Sequence[Link]) -> Link:
     return links[-1]
 
 
+def message_seconds(size: int, machine: Cluster, ranks: int) -> float:
+    """Returns the seconds of a message of `size` bytes between any two of so many neighbours."""
+    link = link_between(range(ranks), machine.links)
+    return link.alpha + link.beta * size
+
+
 def collective_seconds(node: Node, mesh: Mesh, machine: Cluster) -> float:
     """Returns the seconds of a collective: a ring over the slowest tier of its group.
 
@@ -164,12 +170,13 @@ def collective_seconds(node: Node, mesh: Mesh, machine: Cluster) -> float:
         outside = len(group) // len(inside)
         far = link_between(group, machine.links)
         part = -(-size // len(inside))
-        within = _ring("reduce_scatter", len(inside), size, near)
-        across = _ring("all_reduce", outside, part, far)
-        return within + across + _ring("all_gather", len(inside), part, near)
-    return _ring(node.op, len(group), size, link_between(group, machine.links))
+        within = ring_seconds("reduce_scatter", len(inside), size, near)
+        across = ring_seconds("all_reduce", outside, part, far)
+        return within + across + ring_seconds("all_gather", len(inside), part, near)
+    return ring_seconds(node.op, len(group), size, link_between(group, machine.links))
 
 
-def _ring(op: str, ranks: int, size: int, link: Link) -> float:
+def ring_seconds(op: str, ranks: int, size: int, link: Link) -> float:
+    """Returns the seconds of a collective of `size` bytes on a ring of ranks."""
     waits = (ranks - 1) * (2 if op == "all_reduce" else 1)
     return waits * link.alpha + sent_bytes(op, ranks, size) * link.beta

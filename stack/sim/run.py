@@ -7,7 +7,7 @@ equal speed that communicate with equal ranks form a class, and each class is si
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.errors import UsageError
@@ -100,6 +100,27 @@ def _over(node: Node) -> Axes:
     return ()
 
 
+def computed(
+    start: float, alone: float, flights: Iterable[tuple[float, float]], beside: float
+) -> float:
+    """Returns when a computation ends that takes `alone` seconds if nothing else runs.
+
+    Args:
+        flights: start and end of the rank's collectives, in order.
+        beside: relative time of computation beside a collective in flight.
+    """
+    for first, last in flights:
+        if last <= start:
+            continue
+        before = max(0.0, first - start)
+        if alone <= before:
+            break
+        start, alone = max(start, first), alone - before
+        slowed = min(last - start, alone * beside)
+        start, alone = start + slowed, alone - slowed / beside
+    return start + alone
+
+
 Classes = dict[int, int]  # maps each rank to the first rank of its class
 
 
@@ -182,22 +203,9 @@ class _Clock:
         for rank in self.first:
             ready = max((self.there.get((rank, n), 0.0) for n in segment.inputs), default=0.0)
             start = max(self.free[rank, "compute"], ready)
-            end = self._end(rank, start, taken * self.slow.get(rank, 1.0))
+            alone = taken * self.slow.get(rank, 1.0)
+            end = computed(start, alone, self.flights[rank], self.machine.beside)
             self._note(rank, "compute", name, start, end, segment.outputs)
-
-    def _end(self, rank: int, start: float, taken: float) -> float:
-        """Returns when a segment ends that takes so long alone; it is slower while collectives that
-        were started before it are in flight.
-        """
-        self.flights[rank] = [f for f in self.flights[rank] if f[1] > start]
-        for first, last in self.flights[rank]:
-            alone = max(0.0, first - start)
-            if taken <= alone:
-                break
-            start, taken = max(start, first), taken - alone
-            beside = min(last - start, taken * self.machine.beside)
-            start, taken = start + beside, taken - beside / self.machine.beside
-        return start + taken
 
     def _meet(self, node: Node) -> None:
         over = _over(node)

@@ -20,7 +20,7 @@ Labels = tuple[object, ...]  # an identity for each dim of a value
 def kernels_of(nodes: Iterable[Node], inner: Collection[Node]) -> dict[Node, int]:
     """Maps each matmul in `inner`, the values of streams, to the number of kernels that compute it.
 
-    Kernels are told apart by the table axes that they sum over. A matmul whose axes cannot be
+    Two kernels differ in the table axes that they sum over. A matmul whose axes cannot be
     followed through a view counts once.
     """
     listed = list(nodes)

@@ -29,7 +29,7 @@ from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
 from stack.run.mesh import cuts_of
 from stack.sim import Cluster, Simulation, simulate, simulate_stages
-from stack.sim.costs import compute_seconds
+from stack.sim.costs import compute_seconds, message_seconds
 from stack.sim.pipeline import order_of, pipeline
 
 RATE = 0.1
@@ -103,7 +103,10 @@ class Ours:
     def pipelined(
         self, stages: int = 2, kind: str = "1f1b", graph: bool | None = None
     ) -> tuple[Call, Simulation]:
-        """Builds a pipeline, with other ranks as replicas; microbatches have one sequence."""
+        """Builds a pipeline, with other ranks as replicas; microbatches have one sequence.
+
+        Stages are cut by predicted time.
+        """
         replicas = dist.get_world_size() // stages
         stage, replica = divmod(dist.get_rank(), replicas)
         groups = [
@@ -114,7 +117,10 @@ class Ours:
         count = mine[0].shape[0]
         model = self.make()
         balance = stream_balance(TorchSpace(str(mine[0].device)), self.backend)
-        plan = cut(model, (mine[0][:1], mine[1][:1]), stages, replicas, stages, balance)
+        micro = (mine[0][:1], mine[1][:1])
+        weigh = partial(compute_seconds, machine=self.machine)
+        send = partial(message_seconds, machine=self.machine, ranks=dist.get_world_size())
+        plan = cut(model, micro, stages, replicas, stages, balance, weigh, send)
         orders = order_of(pipeline(kind, stages, count))
         device = self.batch[0].device
         peers = [chunk * replicas + replica for chunk in range(stages)]
@@ -149,7 +155,7 @@ class Ours:
         is_graph = dist.get_backend() == "nccl" if graph is None else graph
         call = partial(Recorded(back), run) if is_graph else run
         values = [held[n].detach().clone() for n in names] + mine
-        expected = simulate_stages(plan.stages.parts, orders, self.machine)
+        expected = simulate_stages(plan.stages.parts, orders, self.machine, replicas)
         expected = replace(
             expected, seconds=expected.seconds + compute_seconds(update, self.machine)
         )

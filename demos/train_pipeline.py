@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from stack.ir import parse
 from stack.ir.files import large_constants
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
-from stack.passes.sharding.strategies.stages import Stages, stages_of
+from stack.passes.sharding.strategies.stages import Stages, Weigh, free, matmul_flops, stages_of
 from stack.passes.sharding.training_step import carried
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
@@ -58,10 +58,12 @@ def cut(
     replicas: int,
     chunks: int,
     balance: float = 0.0,
+    weigh: Weigh = matmul_flops,
+    send: Callable[[int], float] = free,
 ) -> Plan:
-    """Cuts a model into stages, for microbatches like this one; `balance`: see `stages_of`."""
+    """Cuts a model into stages, for microbatches like this one; see `stages_of`."""
     func = Pipeline(TIDY).run(gradients_of(model, batch)).func
-    stages = stages_of(func, chunks, balance=balance)
+    stages = stages_of(func, chunks, balance=balance, weigh=weigh, send=send)
     weights = [str(p.attrs["name"]) for p in func.params if str(p.attrs["name"]).endswith("weight")]
     names = dict(zip((name for _, name in stages.results), ("loss", *weights), strict=True))
     return Plan(stages, names, ranks, replicas, chunks)

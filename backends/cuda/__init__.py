@@ -40,7 +40,8 @@ def compile_cuda(func: Func, options: dict[str, Any]) -> Executable:
         device: "cuda" or "cuda:1".
         cache: False to keep nothing on disk (default: `cache_folder()`).
         call_opaque: the function that executes `opaque` nodes.
-        graph: False to launch step by step instead of replaying CUDA graphs.
+        graph: False to launch step by step instead of replaying CUDA graphs. Intermediates then
+            have no memory between calls.
         target: the GPU to lower for, a name or a file (default: this machine's).
     """
     need = _missing()

@@ -162,10 +162,12 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
                 launches[source] = loaded(source, binary, device, compiler.symbol(node))
         return launches[source]
 
-    program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
+    graph = bool(options.get("graph", True))
+    opaque = options.get("call_opaque")
+    program = BlockProgram(func.body, TorchDevice(device), load, opaque, keeps=graph)
     steps = ((step.node, step.library) for step in program.steps)
     kernels = described(func, steps, compiler.describe, is_replayed)
-    return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
+    return executable(func, program, kernels, compiler.artifacts(), graph)
 
 
 def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:

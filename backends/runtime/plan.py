@@ -21,7 +21,8 @@ LARGE = 1 << 17  # bytes: allocators return at least this to the system (glibc's
 
 
 class Plan:
-    """Values and steps of one block. Constants and the arena are put on the device here.
+    """Values and steps of one block. Constants, and an arena that is kept, are put on the device
+    here.
 
     Args:
         block: kernels, library groups or bare ops, reshapes, control flow. Its sizes are bound.
@@ -30,6 +31,7 @@ class Plan:
         call_opaque: executes `opaque` nodes.
         control: returns the function that executes a control flow node, and True if a CUDA graph
             can contain it.
+        keeps: True if the arena is allocated once, and not at each call.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class Plan:
         load: Load,
         call_opaque: CallOpaque | None,
         control: Callable[[Node], tuple[Make, bool]],
+        keeps: bool = True,
     ) -> None:
         self.block = block
         self.device = device
         self.load = load
         self.call_opaque = call_opaque
         self.control = control
+        self.keeps = keeps
         self.values: dict[tuple[Node, int], RuntimeValue] = {}
         self.all: list[RuntimeValue] = []
         self.read = values_read(block)
@@ -53,7 +57,9 @@ class Plan:
         self.inputs = [self._value(p, 0, p.tensor, "input") for p in block.params]
         for node in block.nodes:
             self._add(node)
-        self._lay_out()
+        self.placed = [v for v in self.all if v.place is not None]
+        if keeps:
+            self._lay_out()
         self.results = [self.find(r) for r in block.results]
 
     def find(self, node: Node) -> RuntimeValue:
@@ -189,21 +195,26 @@ class Plan:
     def _placed(self, node: Node, item: int, type_: TensorType, place: int) -> RuntimeValue:
         if place < 0:
             return self._value(node, item, type_, "output")
-        value = self._value(node, item, type_, "static")
+        value = self._value(node, item, type_, "static" if self.keeps else "arena")
         value.place = place
         self.arena_bytes = max(self.arena_bytes, place + value.bytes)
         return value
 
-    def _lay_out(self) -> None:
-        """Allocates the arena; gives intermediates, and views of static values, their arrays."""
+    def arena(self) -> None:
+        """Allocates an arena, and places the intermediates in it."""
+        if not self.placed:
+            return
         arena = self.device.memory(self.arena_bytes + ALIGNMENT, "the arena of all intermediates")
-        start = -self.device.address(arena) % ALIGNMENT
-        self.arena = self.device.address(arena) + start, self.arena_bytes
-        for value in self.all:
-            if value.place is not None:
-                at = start + value.place
-                raw = arena[at : at + value.bytes]
-                value.array = raw.view(value.dtype).reshape(value.shape)
+        address = self.device.address(arena)
+        start = -address % ALIGNMENT
+        for value in self.placed:
+            value.put_in(arena, start, address + start)
+
+    def _lay_out(self) -> None:
+        """Allocates an arena that is kept; gives views of static values their arrays."""
+        self.arena()
+        for value in self.placed:
+            value.get()
         for value in self.all:
             base = value.base
             if value.source == "view" and base is not None and base.source == "static":

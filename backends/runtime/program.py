@@ -4,7 +4,8 @@ A program is planned once. Constants are copied to the device, intermediates get
 (at the offsets that pass `memory` chose), and kernels get tables with the addresses of their
 arrays. A call fills in its inputs and fresh outputs, then executes the steps. It need not wait for
 the device. A large array is allocated before the step that writes it first, and freed after its
-last reader.
+last reader. The arena is kept between calls, or allocated by each call: then programs that run one
+after another use the same memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ class BlockProgram:
     """The steps of one block, ready to run. Arguments as for `Plan`."""
 
     def __init__(
-        self, block: Block, device: Device, load: Load, call_opaque: CallOpaque | None = None
+        self,
+        block: Block,
+        device: Device,
+        load: Load,
+        call_opaque: CallOpaque | None = None,
+        keeps: bool = True,
     ) -> None:
         self.block = block
         self.device = device
@@ -42,9 +48,9 @@ class BlockProgram:
         self.lock = threading.RLock()
         self.inner: list[BlockProgram] = []
         self.name = ""  # of the range around a call in profilers
-        plan = Plan(block, device, load, call_opaque, self._control)
+        plan = Plan(block, device, load, call_opaque, self._control, keeps)
         self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
-        self.arena = plan.arena  # its address and size
+        self.enter = None if keeps else plan.arena
         self.results = plan.results
         self.shared = _shared(self.results, ("output", "made"))
         self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
@@ -147,6 +153,8 @@ class BlockProgram:
         """
         try:
             self._hold(arrays)
+            if self.enter is not None:
+                self.enter()
             opened = recording()
             if marks is not None:
                 self._mark_steps(stream, marks)
@@ -162,7 +170,7 @@ class BlockProgram:
         finally:
             # drop the references: the caller owns these arrays, and no later call may write them
             for value in self.passing:
-                value.array = None
+                value.drop()
 
     def run_in_ranges(self, opened: OpenRange, launches: Sequence[Bound], stream: int) -> None:
         """Launches each step in a range of its own, for the profilers that record."""

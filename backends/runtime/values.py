@@ -14,12 +14,15 @@ Table = ctypes.Array[Any]  # 8-byte numbers, among them addresses
 class RuntimeValue:
     """A value, its array while a program runs, and the tables that contain its address.
 
-    `source` is "input", "output" (fresh at each call), "static" (a constant or part of the arena),
-    "made" (allocated by its step) or "view" (of `base`, whose address it has).
+    `source` is "input", "output" (fresh at each call), "static" (a constant, or part of an arena
+    that is kept), "arena" (part of an arena that each call allocates), "made" (allocated by its
+    step) or "view" (of `base`, whose address it has). `place` is the offset in the arena, and
+    `arena` its array with the offset of the first byte.
     """
 
     __slots__ = (
-        "address", "array", "base", "dtype", "own", "place", "shape", "slots", "source", "what",
+        "address", "arena", "array", "base", "dtype", "own", "place", "shape", "slots", "source",
+        "what",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +40,7 @@ class RuntimeValue:
         self.address = address
         self.base: RuntimeValue | None = None
         self.place: int | None = None
+        self.arena: tuple[Array, int] | None = None
         self.array: Array | None = None
         self.slots: list[tuple[Table, int]] = []
         self.own: Table | None = None
@@ -61,12 +65,30 @@ class RuntimeValue:
             for table, slot in self.slots:
                 table[slot] = address
 
+    def put_in(self, arena: Array, start: int, address: int) -> None:
+        """Places the value in an arena, whose first byte is at `start` of the array and has this
+        address; writes the value's address to all tables that contain it.
+        """
+        assert self.place is not None
+        self.array, self.arena = None, (arena, start)
+        for table, slot in self.slots:
+            table[slot] = address + self.place
+
+    def drop(self) -> None:
+        """Drops the references to the value's memory."""
+        self.array = self.arena = None
+
     def get(self) -> Array:
-        """Returns the array of the value; for a view of another value, a view of its array."""
-        if self.array is None:
-            root = self.root
-            assert root.array is not None, f"{self.what} is read before it is written"
-            self.array = root.array.reshape(self.shape)
+        """Returns the array of the value: a view of the arena or of another value's array, if the
+        value has no array of its own.
+        """
+        if self.array is None and self.arena is not None and self.place is not None:
+            arena, start = self.arena
+            raw = arena[start + self.place : start + self.place + self.bytes]
+            self.array = raw.view(self.dtype).reshape(self.shape)
+        elif self.array is None:
+            assert self.root is not self, f"{self.what} is read before it is written"
+            self.array = self.root.get().reshape(self.shape)
         return self.array
 
     def tell(self, table: Table, slot: int) -> None:

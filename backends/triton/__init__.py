@@ -46,7 +46,8 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
         device: "cuda" or "cuda:1"; "cpu" under TRITON_INTERPRET=1.
         call_opaque: the function that executes `opaque` nodes.
         cache: False to keep nothing on disk (default: `cache_folder()`).
-        graph: False to launch step by step instead of replaying CUDA graphs.
+        graph: False to launch step by step instead of replaying CUDA graphs. Intermediates then
+            have no memory between calls.
         assembled: True to report the assembler's registers, spills and warnings per kernel.
         shared: True if other kernels, such as collectives, run on the GPU meanwhile.
         target: the GPU to lower for, a name or a file (default: this machine's).

@@ -157,11 +157,13 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
                 launches[source] = _launcher(compiler, node, device)
         return launches[source]
 
-    program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
+    graph = bool(options.get("graph", True))
+    opaque = options.get("call_opaque")
+    program = BlockProgram(func.body, TorchDevice(device), load, opaque, keeps=graph)
     steps = ((step.node, step.library) for step in program.steps)
     own = partial(compiler.describe, assembled=bool(options.get("assembled")))
     kernels = described(func, steps, own, is_replayed)
-    return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
+    return executable(func, program, kernels, compiler.artifacts(), graph)
 
 
 def _store(options: dict[str, Any]) -> Cache | None:

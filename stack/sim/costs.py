@@ -10,11 +10,16 @@ from stack.ir.dim import Dim
 from stack.ir.func import Func
 from stack.ir.node import Node, is_inline, walk
 from stack.ir.ops import is_whole_view
-from stack.ir.traits import is_contraction
+from stack.ir.traits import behind, is_contraction, writes_by_data
 from stack.mesh.meshes import Mesh
 from stack.mesh.ops import group_of, halo_messages, sent_bytes
 from stack.rewrite.stream_candidates import streamed
 from stack.sim.machines import Cluster, Link
+from stack.sim.stream_kernels import kernels_of
+
+# Passes over the sums of a scatter: they are zeroed, and read by the next kernel. Atomic additions
+# read a row and read and write its sum, at half the rate; one read of the rows is counted already.
+SCATTER_PASSES = 1 + 1 + (2 * 3 - 1)
 
 
 def compute_seconds(func: Func, machine: Cluster) -> float:
@@ -22,12 +27,14 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
     memory for the rest.
 
     Elementwise ops are assumed to be fused with their producers or consumers. Branches are assumed
-    to be taken. If the machine has streams, attention scores never reach memory, and the part
-    hidden by a positional mask is not computed.
+    to be taken. If the machine has streams, attention scores never reach memory, each kernel that
+    reads them computes them, and the part hidden by a positional mask is not computed.
     """
     nodes = [node for _, node in walk(func.body)]
     inner = streamed(nodes, func.results, machine.stream_balance)
     seen = _seen(inner)
+    kernels = kernels_of(nodes, inner)
+    is_gradient = any(count > 1 for count in kernels.values())
     seconds = 0.0
     for node in nodes:
         if is_contraction(node):
@@ -35,43 +42,53 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
             tables = [n for n in dict.fromkeys((node, *node.args)) if n in inner]
             moved = int(str(found.bytes)) - sum(map(_bytes, tables))
             share = min((seen.get(n.tensor.size, 1.0) for n in tables), default=1.0)
-            rate = _rate(machine, node.args[0].dtype.name, bool(tables))
-            work = int(str(found.flops)) * share / rate
-            seconds += machine.launch + max(work, moved / machine.memory_rate)
+            rate = _rate(machine, node.args[0].dtype.name, bool(tables), is_gradient)
+            work = int(str(found.flops)) * share * kernels.get(node, 1) / rate
+            seconds += machine.launch + max(work, moved / machine.traffic_rate)
+        elif writes_by_data(node):
+            seconds += SCATTER_PASSES * _scattered(node) / machine.traffic_rate
     products = {n for n in nodes if is_contraction(n)}
-    stored = _stored(func, nodes, inner) - products
+    stored = _stored(func, nodes, inner) - products - set(filter(writes_by_data, nodes))
     rest = (n for n in nodes if n not in products)
     read = {a for n in rest for a in n.args if _is_read(a, products) and a not in inner}
     traffic = sum(map(_bytes, read)) + sum(map(_bytes, stored))
-    return seconds + len(stored) * machine.launch + traffic / machine.memory_rate
+    return seconds + len(stored) * machine.launch + traffic / machine.traffic_rate
 
 
 def stored_bytes(func: Func, machine: Cluster) -> int:
-    """Returns the peak bytes that a function between collectives has in memory for values that it
-    computes, its results included.
+    """Returns the bytes that a function between collectives allocates while it runs: its results,
+    and an arena for the other values that it writes to memory, see `stack.run.memory`.
     """
     nodes = [node for _, node in walk(func.body)]
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
-    end = {node: len(nodes) for node in func.results}
+    made = set(map(behind, func.results))
+    end = {node: len(nodes) for node in made}
     for number, node in reversed(list(enumerate(nodes))):  # through values fused with their readers
         last = number if node in stored else end.get(node, number)
         for arg in node.args:
             end[arg] = max(end.get(arg, 0), last)
     change = [0] * (len(nodes) + 2)
     for number, node in enumerate(nodes):
-        if node in stored:
-            change[number] += _bytes(node)
-            change[end.get(node, number) + 1] -= _bytes(node)
-    return max(accumulate(change))
+        if node in stored and node not in made:
+            size = _scattered(node) if writes_by_data(node) else _bytes(node)
+            change[number] += size
+            change[end.get(node, number) + 1] -= size
+    return max(accumulate(change)) + sum(map(_bytes, made & stored))
+
+
+def _scattered(node: Node) -> int:
+    """Returns the bytes of the sums of a scatter: those of touched rows, if fewer than all."""
+    return min(_bytes(node), _bytes(node.args[-1]))
 
 
 def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
-    """Returns the values of a segment that are written to memory: results, matmuls, and operands of
-    matmuls. Excludes parameters and `inner`, values that streams recompute instead.
+    """Returns the values of a segment that are written to memory: results, matmuls, operands of
+    matmuls, and scatters. Excludes parameters and `inner`, values that streams recompute instead.
     """
     products = [n for n in nodes if is_contraction(n)]
     read = (_behind(a) for n in products for a in n.args)
-    found = {*products, *(n for n in (*read, *func.results) if n.args)}
+    made = map(behind, func.results)
+    found = {*products, *filter(writes_by_data, nodes), *(n for n in (*read, *made) if n.args)}
     return found - inner - {*func.params}
 
 
@@ -98,11 +115,15 @@ def _behind(node: Node) -> Node:
     return node
 
 
-def _rate(machine: Cluster, dtype: str, in_stream: bool) -> float:
-    """Returns flop/s of a matmul; in a stream, softmax between the matmuls lowers it."""
+def _rate(machine: Cluster, dtype: str, in_stream: bool, is_gradient: bool) -> float:
+    """Returns flop/s of a matmul. In a stream, softmax between the matmuls lowers it; in that of
+    gradients, a kernel holds the tiles of two tables.
+    """
     gpu = machine.gpu
-    share = gpu.stream_share / machine.share if in_stream and gpu is not None else 1.0
-    return machine.rate(dtype) * share
+    if not in_stream or gpu is None:
+        return machine.rate(dtype)
+    share = gpu.gradient_share if is_gradient else gpu.stream_share
+    return machine.rate(dtype) * share / machine.share
 
 
 def _is_read(node: Node, products: set[Node]) -> bool:
@@ -119,6 +140,12 @@ def link_between(ranks: Sequence[int], links: Sequence[Link]) -> Link:
         if not link.ranks or len({rank // link.ranks for rank in ranks}) == 1:
             return link
     return links[-1]
+
+
+def message_seconds(size: int, machine: Cluster, ranks: int) -> float:
+    """Returns the seconds of a message of `size` bytes between any two of so many neighbours."""
+    link = link_between(range(ranks), machine.links)
+    return link.alpha + link.beta * size
 
 
 def collective_seconds(node: Node, mesh: Mesh, machine: Cluster) -> float:
@@ -143,12 +170,13 @@ def collective_seconds(node: Node, mesh: Mesh, machine: Cluster) -> float:
         outside = len(group) // len(inside)
         far = link_between(group, machine.links)
         part = -(-size // len(inside))
-        within = _ring("reduce_scatter", len(inside), size, near)
-        across = _ring("all_reduce", outside, part, far)
-        return within + across + _ring("all_gather", len(inside), part, near)
-    return _ring(node.op, len(group), size, link_between(group, machine.links))
+        within = ring_seconds("reduce_scatter", len(inside), size, near)
+        across = ring_seconds("all_reduce", outside, part, far)
+        return within + across + ring_seconds("all_gather", len(inside), part, near)
+    return ring_seconds(node.op, len(group), size, link_between(group, machine.links))
 
 
-def _ring(op: str, ranks: int, size: int, link: Link) -> float:
+def ring_seconds(op: str, ranks: int, size: int, link: Link) -> float:
+    """Returns the seconds of a collective of `size` bytes on a ring of ranks."""
     waits = (ranks - 1) * (2 if op == "all_reduce" else 1)
     return waits * link.alpha + sent_bytes(op, ranks, size) * link.beta

@@ -52,6 +52,10 @@ class Cluster:
         memory_rate: bytes per second of memory; `memory_bytes` is its size.
         launch: overhead of a kernel in seconds.
         links: tiers, the nearest first.
+        sustained: share of a lone matmul's rate that matmuls reach for seconds, when a limit of
+            power lowers the clock.
+        memory_share: share of `memory_rate` that kernels reach.
+        beside: time of computation beside a collective in flight, relative to that alone.
         sources: the source and date of each number.
     """
 
@@ -65,11 +69,20 @@ class Cluster:
     launch: float
     links: tuple[Link, ...]
     target: str = ""
+    sustained: float = 1.0
+    memory_share: float = 1.0
+    beside: float = 1.0
     sources: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
 
     def rate(self, dtype: str) -> float:
-        """Returns the flop/s that a good matmul kernel reaches with these elements."""
-        return self.share * (self.bf16_rate if dtype in ("bf16", "f16") else self.f32_rate)
+        """Returns the flop/s that good matmul kernels reach for seconds with these elements."""
+        peak = self.bf16_rate if dtype in ("bf16", "f16") else self.f32_rate
+        return self.share * self.sustained * peak
+
+    @property
+    def traffic_rate(self) -> float:
+        """Bytes per second that kernels read and write."""
+        return self.memory_share * self.memory_rate
 
     @property
     def balance(self) -> float:

@@ -7,7 +7,7 @@ equal speed that communicate with equal ranks form a class, and each class is si
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.errors import UsageError
@@ -100,6 +100,27 @@ def _over(node: Node) -> Axes:
     return ()
 
 
+def computed(
+    start: float, alone: float, flights: Iterable[tuple[float, float]], beside: float
+) -> float:
+    """Returns when a computation ends that takes `alone` seconds if nothing else runs.
+
+    Args:
+        flights: start and end of the rank's collectives, in order.
+        beside: relative time of computation beside a collective in flight.
+    """
+    for first, last in flights:
+        if last <= start:
+            continue
+        before = max(0.0, first - start)
+        if alone <= before:
+            break
+        start, alone = max(start, first), alone - before
+        slowed = min(last - start, alone * beside)
+        start, alone = start + slowed, alone - slowed / beside
+    return start + alone
+
+
 Classes = dict[int, int]  # maps each rank to the first rank of its class
 
 
@@ -144,6 +165,7 @@ class _Clock:
         self.meets = meets
         self.free = {(f, s): 0.0 for f in self.first for s in ("compute", "communicate")}
         self.there: dict[tuple[int, Node], float] = {}
+        self.flights = {f: list[tuple[float, float]]() for f in self.first}  # of collectives
         self.events: list[Event] = []
         self.known: dict[Func | tuple[object, ...], float] = {}
         self.stored: dict[Func, int] = {}
@@ -181,7 +203,8 @@ class _Clock:
         for rank in self.first:
             ready = max((self.there.get((rank, n), 0.0) for n in segment.inputs), default=0.0)
             start = max(self.free[rank, "compute"], ready)
-            end = start + taken * self.slow.get(rank, 1.0)
+            alone = taken * self.slow.get(rank, 1.0)
+            end = computed(start, alone, self.flights[rank], self.machine.beside)
             self._note(rank, "compute", name, start, end, segment.outputs)
 
     def _meet(self, node: Node) -> None:
@@ -196,7 +219,9 @@ class _Clock:
         for rank in self.first:
             others = self.meets[over][rank] if over else self.first
             start = max(ready[other] for other in others)
-            self._note(rank, "communicate", node.op, start, start + self.known[key], (node,))
+            end = start + self.known[key]
+            self.flights[rank].append((start, end))
+            self._note(rank, "communicate", node.op, start, end, (node,))
 
     def _note(
         self, rank: int, stream: str, name: str, start: float, end: float, made: Sequence[Node]

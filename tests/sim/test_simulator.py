@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from stack.errors import UsageError
 from stack.ir import Func, parse
 from stack.mesh.meshes import Mesh, parse_mesh
 from stack.sim import Cluster, Link, machine, names, simulate
+from stack.sim.costs import compute_seconds, stored_bytes
 from stack.sim.machines import fitted
 from stack.sim.pipeline import pipeline
 from stack.sim.trace import perfetto, pipeline_timeline, timeline
@@ -45,6 +47,31 @@ def test_what_does_not_wait_overlaps() -> None:
     assert hides.busy("communicate") == pytest.approx(waits.busy("communicate"))
 
 
+@pytest.mark.parametrize(("flight", "slowed"), [(4.0, 1.0), (0.5, 0.4)])
+def test_computation_beside_a_collective_is_slower(flight: float, slowed: float) -> None:
+    """The second product is slower until the collective ends, which lasts `flight` products."""
+    func, mesh = program("tp=4", "tp", overlaps=True)
+    product = 2 * 512**3 / 1e12
+    link = Link(flight * product / 6, 0.0)
+    machine = replace(PLAIN, links=(link,), beside=1.25)
+    found = simulate(func, mesh, machine, bucket=1).busy("compute")
+    assert found == pytest.approx((2 + 0.25 * slowed) * product)
+
+
+@pytest.mark.parametrize(
+    ("op", "share"), [("dot(%x, %x)", "sustained"), ("neg(%x)", "memory_share")]
+)
+def test_work_for_seconds_and_traffic_reach_shares_of_the_rates(op: str, share: str) -> None:
+    rule = ' {rule="m k, k n -> m n"}' * op.startswith("dot")
+    func = parse(f"""func @f(%x: f32[512, 512]) -> (f32[512, 512]) at tensor {{
+  %y = {op}{rule} : f32[512, 512]
+  return %y
+}}""")
+    full = replace(PLAIN, memory_rate=1e18) if rule else PLAIN
+    half = replace(full, **{share: 0.5})
+    assert compute_seconds(func, half) == pytest.approx(2 * compute_seconds(func, full), rel=1e-3)
+
+
 def test_ranks_that_are_alike_are_one_class() -> None:
     func, mesh = program("dp=512, tp=8", "tp")
     assert simulate(func, mesh, PLAIN).classes == ((0, 4096),)
@@ -59,6 +86,32 @@ def test_memory_is_what_values_hold() -> None:
     found = simulate(func, mesh, PLAIN)
     assert found.peak == 4 * 512 * 512 * 4  # x, y, s and z
     assert found.memory[0] == (0.0, 512 * 512 * 4)
+
+
+def test_a_segment_stores_its_results_and_an_arena() -> None:
+    """All results last until the end; of the two other products one is in memory at a time."""
+    func = parse("""func @f(%x: f32[64, 64]) -> (f32[64, 64], f32[64, 64]) at tensor {
+  %a = dot(%x, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  %r = dot(%a, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  %b = dot(%r, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  %s = dot(%b, %x) {rule="m k, k n -> m n"} : f32[64, 64]
+  return %r, %s
+}""")
+    assert stored_bytes(func, PLAIN) == 3 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(8, 8), (1000, 100)])
+def test_a_scatter_sums_only_the_rows_that_it_touches(rows: int, kept: int) -> None:
+    func = parse(f"""func @f(%i: i64[{rows}], %u: f32[{rows}, 4]) -> (bf16[100, 4]) at tensor {{
+  %zero = broadcast(0.0:f32) {{axes=[]}} : f32[100, 4]
+  %sum = scatter(%zero, %i, %u) {{kind="add", rule="a! b, i, i b -> a! b"}} : f32[100, 4]
+  %made = cast(%sum) : bf16[100, 4]
+  return %made
+}}""")
+    sums, result = kept * 4 * 4, 100 * 4 * 2
+    assert stored_bytes(func, PLAIN) == sums + result
+    traffic = rows * (8 + 4 * 4) + 7 * sums + result
+    assert compute_seconds(func, PLAIN) == pytest.approx(traffic / PLAIN.memory_rate)
 
 
 def test_far_links_are_slower() -> None:

@@ -12,6 +12,7 @@ from stack.rewrite.stream_candidates import streamed
 from stack.sim import machine, simulate
 from stack.sim.costs import compute_seconds, stored_bytes
 from stack.sim.segments import Segment, steps_of
+from stack.sim.stream_kernels import kernels_of
 from stack.sim.stream_order import in_stream_order
 
 T, D = 4096, 64
@@ -73,6 +74,31 @@ def test_scores_take_no_memory_in_what_is_expected() -> None:
 def test_what_a_mask_hides_is_not_computed() -> None:
     whole, half = (compute_seconds(attention(masked), H200) for masked in (False, True))
     assert 0.4 < half / whole < 0.75
+
+
+@pytest.mark.parametrize("view", ["", "transpose", "reshape"])
+def test_kernels_that_sum_over_other_axes_compute_the_table_again(view: str) -> None:
+    """Sums over columns share a kernel; the sum over rows has one, also behind a view."""
+    b = Builder()
+    q, k = (param(name, tensor("bf16", T, D)) for name in "qk")
+    s = b.dot(q, k, rule="m d, n d -> m n")
+    top = b.reduce(s, kind="max", axes=(1,))
+    over_columns = b.dot(s, k, rule="m n, n d -> m d")
+    table, rule = s, "m n, m d -> n d"
+    if view == "transpose":
+        table, rule = b.transpose(s, perm=(1, 0)), "n m, m d -> n d"
+    elif view == "reshape":
+        table = b.reshape(s, type=tensor("bf16", 1, T, T))
+        rule = "a m n, m d -> a n d"
+    over_rows = b.dot(table, q, rule=rule)
+
+    def count(*results: Node) -> int:
+        func = b.func("f", [q, k], results)
+        inner = streamed(func.nodes, func.results, H200.stream_balance)
+        return kernels_of(func.nodes, inner)[s]
+
+    assert count(top, over_columns) == count(over_rows) == 1
+    assert count(top, over_columns, over_rows) == 2
 
 
 def test_stages_hand_on_no_scores() -> None:

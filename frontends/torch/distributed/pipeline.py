@@ -1,14 +1,16 @@
 """One rank of a pipeline on `torch.distributed`: runs its stages in the order of a schedule.
 
 The stages are those of `stack.passes.sharding.strategies.stages`, given as text. Values are sent
-from stage to stage; replicas of a stage sum its gradients at the end. Each pair of ranks has one
-group per direction, since NCCL processes the messages of a group in order: a rank receives another
-one's values in the order in which they are sent.
+from stage to stage; replicas of a stage average each gradient after its last microbatch, beside the
+work that is left. Each pair of ranks has one group per direction, since NCCL processes the messages
+of a group in order: a rank receives another one's values in the order in which they are sent. It
+waits for a value only to use it: the transfer starts before the work that precedes the use.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +38,7 @@ class PipelineRank:
         peers: for each chunk its rank in this replica; ranks of a stage are consecutive, and
             chunks are assigned to stages round-robin.
         results: maps a value's name to its meaning: the loss, or the gradient of a weight.
-        replicas: the group that sums gradients; None if there is one replica.
+        replicas: the group that averages gradients; None if there is one replica.
         pace: minimum seconds per part, to simulate a device while the process waits.
         device, backend: where and by which backend parts run; "" runs them op by op.
         busy: compute seconds of the newest step; `peak`: most bytes of held values.
@@ -55,6 +57,9 @@ class PipelineRank:
     peak: int = 0
     sent: list[Any] = field(default_factory=list[Any])
     coming: dict[int, list[Message]] = field(default_factory=dict[int, list[Message]])
+    arriving: dict[Message, tuple[Any, Tensor]] = field(
+        default_factory=dict[Message, tuple[Any, Tensor]]
+    )
 
     def __post_init__(self) -> None:
         self.rank = dist.get_rank()
@@ -86,13 +91,14 @@ class PipelineRank:
         """
         held: dict[Message, Tensor] = {}
         self.busy, self.peak = 0.0, 0
-        self.coming = self._coming()
+        self.coming, self.arriving = self._coming(), {}
         total: Tensor | float = 0.0
-        found: dict[str, Tensor] = {}
-        for work in self.orders[self.stage]:
-            part = self.parts.get((work.kind, work.chunk))
-            if part is None:
-                continue
+        gradients = Gradients(len(batches), self.replicas)
+        works = [w for w in self.orders[self.stage] if (w.kind, w.chunk) in self.parts]
+        for number, work in enumerate(works):
+            for near in works[number : number + 2]:
+                self._post(near, held, batches)
+            part = self.parts[work.kind, work.chunk]
             args = [
                 weights[n] if n in weights else self._value(n, work.batch, held, batches)
                 for n in part.reads
@@ -107,19 +113,25 @@ class PipelineRank:
                 if what == "loss":
                     total = total + value
                 elif what is not None:
-                    found[what] = found[what].add_(value) if what in found else value.clone()
+                    is_own = bool(self.backend) and name not in self.readers
+                    gradients.add(what, value if is_own else value.clone())
                 self._keep(name, work, value, held)
             self.peak = max(self.peak, sum(t.untyped_storage().nbytes() for t in held.values()))
             self._drop(part, work, held)
         for message in self.sent:
             message.wait()
         self.sent.clear()
-        return total, self._mean(found, len(batches))
+        return total, gradients.means()
 
     # ---- messages
 
     def _channels(self) -> dict[tuple[int, int], Any]:
-        """Creates a group for each pair of communicating ranks; all ranks create all groups."""
+        """Creates a group for each pair of communicating ranks; all ranks create all groups.
+
+        NCCL connects a pair at its first message, and both ranks wait for that. So a first message
+        is sent here, in the same order on all ranks: later a rank may receive before it sends what
+        the other one waits for.
+        """
         stages = len(self.orders)
         pairs = {
             (at[1] % stages, to[1] % stages)
@@ -132,6 +144,12 @@ class PipelineRank:
             for replica in range(replicas) if source != target else ():
                 pair = (source * replicas + replica, target * replicas + replica)
                 found[pair] = dist.new_group(sorted(pair))
+        first = torch.zeros(1, device=self.device)
+        for (source, target), group in found.items():
+            if self.rank == source:
+                dist.send(first, target, group)
+            elif self.rank == target:
+                dist.recv(first, source, group)
         return found
 
     def _targets(self, name: str, source: int) -> list[int]:
@@ -153,21 +171,41 @@ class PipelineRank:
                 found.setdefault(source, []).extend((n, work.batch) for n in names)
         return found
 
-    def _receive(self, source: int, held: dict[Message, Tensor]) -> None:
-        """Receives the next message from the rank `source`, and stores its value in `held`."""
+    def _post(
+        self, work: Work, held: Mapping[Message, Tensor], batches: Sequence[Mapping[str, Tensor]]
+    ) -> None:
+        """Starts to receive the values of other ranks that some work reads."""
+        for name in self.parts[work.kind, work.chunk].reads:
+            if name not in self.makers or name in batches[work.batch]:
+                continue
+            source = self.peers[self.makers[name][1]]
+            message = (name, work.batch)
+            while source != self.rank and message not in held and message not in self.arriving:
+                self._receive(source)
+
+    def _receive(self, source: int) -> None:
+        """Starts to receive the next message from the rank `source`."""
         name, batch = self.coming[source].pop(0)
         maker = self.parts[self.makers[name]]
         type_ = maker.func.results[maker.makes.index(name)].tensor
         shape = [int(str(n)) for n in type_.shape]
         value = torch.empty(shape, dtype=self.space.dtype(type_.dtype), device=self.device)
+        started = dist.irecv(value, source, self.channels[source, self.rank])
+        self.arriving[name, batch] = started, value
+
+    def _arrived(self, message: Message) -> Tensor:
+        """Waits for a message that is being received; returns its value."""
+        started, value = self.arriving.pop(message)
         try:
-            dist.recv(value, source, self.channels[source, self.rank])
+            started.wait()
         except RuntimeError as error:  # raised by the transport
+            name, batch = message
+            source = self.peers[self.makers[name][1]]
             raise StackError(
                 f"rank {self.rank} did not receive {name} of microbatch {batch} from rank"
                 f" {source}: {error}"
             ) from error
-        held[name, batch] = value
+        return value
 
     # ---- values
 
@@ -180,8 +218,8 @@ class PipelineRank:
     ) -> Tensor:
         if name in batches[batch]:
             return batches[batch][name]
-        while (name, batch) not in held:
-            self._receive(self.peers[self.makers[name][1]], held)
+        if (name, batch) not in held:
+            held[name, batch] = self._arrived((name, batch))
         return held[name, batch]
 
     def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
@@ -202,13 +240,41 @@ class PipelineRank:
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):
                 del held[name, work.batch]
 
-    def _mean(self, found: dict[str, Tensor], count: int) -> dict[str, Tensor]:
-        replicas = dist.get_world_size(self.replicas) if self.replicas is not None else 1
-        for name in sorted(found):
-            if replicas > 1:
-                dist.all_reduce(found[name], group=self.replicas)
-            found[name] = found[name].div_(count * replicas)
-        return found
+
+class Gradients:
+    """Means of gradients over `count` microbatches and the ranks of `replicas`, if not None."""
+
+    def __init__(self, count: int, replicas: Any) -> None:
+        self.count, self.replicas = count, replicas
+        self.sizes = 1 if replicas is None else dist.get_world_size(replicas)
+        self.found: dict[str, Tensor] = {}
+        self.seen: Counter[str] = Counter()
+        self.started: list[Any] = []
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Adds the gradient of a microbatch, which may be overwritten. Starts to average the
+        replicas' gradients after the last one.
+        """
+        self.seen[name] += 1
+        mean = self.found.setdefault(name, value)
+        if mean is not value:
+            mean.lerp_(value, 1 / self.seen[name])  # one pass adds and divides
+        if self.seen[name] == self.count and self.sizes > 1:
+            kind = dist.ReduceOp.AVG if self._averages else dist.ReduceOp.SUM
+            self.started.append(dist.all_reduce(mean, kind, self.replicas, async_op=True))
+
+    def means(self) -> dict[str, Tensor]:
+        """Waits for the replicas, and returns the mean gradients."""
+        for reduction in self.started:
+            reduction.wait()
+        if self.sizes > 1 and not self._averages:
+            for mean in self.found.values():
+                mean.div_(self.sizes)
+        return self.found
+
+    @property
+    def _averages(self) -> bool:
+        return dist.get_backend(self.replicas) == "nccl"
 
 
 def _last(places: Sequence[Place]) -> Place:

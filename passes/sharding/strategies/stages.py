@@ -8,8 +8,9 @@ gradients of activations, and gradients of weights, which no other stage waits f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from stack.errors import UsageError
 from stack.ir.builder import param
@@ -21,6 +22,12 @@ from stack.rewrite.stream_candidates import streamed
 from stack.sim.pipeline import ChunkProgram
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage
+Weigh = Callable[[Func], float]
+
+
+def free(_: int) -> float:
+    """Returns the work of a message if messages cost nothing."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,22 @@ class Stages:
         return found
 
 
-def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) -> Stages:
+def matmul_flops(func: Func) -> float:
+    """Returns the operations of a function's matmuls."""
+    return sum(int(str(cost(node).flops)) for node in func.nodes if is_contraction(node))
+
+
+def stages_of(
+    func: Func,
+    count: int,
+    chain: str = "x",
+    balance: float = 0.0,
+    weigh: Weigh = matmul_flops,
+    send: Callable[[int], float] = free,
+) -> Stages:
     """Splits a program whose first result is a loss and whose others are gradients.
+
+    The largest stage, forward and backward, is as small as the values to cut at allow.
 
     Args:
         func: the program.
@@ -58,6 +79,8 @@ def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) ->
         chain: the parameter that the chain of values starts with.
         balance: operations of matmuls in the time of one byte, if the backend builds streams: then
             each part recomputes the scores of attention.
+        weigh: returns the work of a part, such as its predicted seconds.
+        send: returns the work of a message of so many bytes.
 
     Raises UsageError if there are too few values to cut at.
     """
@@ -66,12 +89,46 @@ def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) ->
         raise UsageError(f"@{func.name} has no parameter %{chain}")
     moving = _reached(func, start)
     forward = [n for n in topological(func.results[:1]) if n in moving]
-    cuts = _cuts(forward, count)
-    place = _placed(func, forward, moving, cuts, count)
-    for node in streamed(func.nodes, func.results, balance):
-        for value in (node, *filter(repeats, node.args)):
-            place.pop(value, None)  # recomputed by its readers
-    return _parts(func, place)
+
+    def cut(cuts: Sequence[Node]) -> Stages:
+        place = _placed(func, forward, moving, cuts)
+        for node in streamed(func.nodes, func.results, balance):
+            for value in (node, *filter(repeats, node.args)):
+                place.pop(value, None)  # recomputed by its readers
+        return _parts(func, place)
+
+    found = _cuts(forward)
+    if len(found) < count - 1:
+        raise UsageError(f"{count} stages, but only {len(found)} values to cut at")
+    if count == 1:
+        return cut(())
+    work = [0.0] * (len(found) + 1)
+    for (_, stage), part in cut(found).parts.items():
+        work[stage] += weigh(part.func)
+    # a value is sent forward, and its gradient back
+    sent = [0.0, *(2 * send(int(str(n.tensor.bytes))) for n in found), 0.0]
+    return cut([found[end - 1] for end in _ends(work, sent, count)])
+
+
+def _ends(work: Sequence[float], sent: Sequence[float], count: int) -> tuple[int, ...]:
+    """Cuts a sequence into `count` runs whose largest sum is the least, and whose other sums are
+    about equal; returns where the first `count` - 1 runs end. A run's sum includes `sent` at both
+    of its ends.
+    """
+
+    @cache
+    def best(start: int, count: int) -> tuple[float, float, tuple[int, ...]]:
+        if count == 1:
+            own = sent[start] + sum(work[start:])
+            return own, own**2, ()
+        found: list[tuple[float, float, tuple[int, ...]]] = []
+        for end in range(start + 1, len(work) - count + 2):
+            own = sent[start] + sum(work[start:end]) + sent[end]
+            most, squares, ends = best(end, count - 1)
+            found.append((max(own, most), own**2 + squares, (end, *ends)))
+        return min(found)
+
+    return best(0, count)[2]
 
 
 def _reached(func: Func, start: Node) -> set[Node]:
@@ -83,39 +140,26 @@ def _reached(func: Func, start: Node) -> set[Node]:
     return found
 
 
-def _cuts(forward: Sequence[Node], count: int) -> list[Node]:
-    """Returns `count` - 1 values between which stages have about equal work. Each is the only value
-    that is live where it is computed. Raises UsageError if there are too few."""
+def _cuts(forward: Sequence[Node]) -> list[Node]:
+    """Returns the values to cut at: each is the only value that is live where it is computed."""
     order = {node: i for i, node in enumerate(forward)}
     last = dict(order)
     for node in forward:
         for arg in node.args:
             if arg in last:
                 last[arg] = order[node]
-    found: list[tuple[Node, int]] = []
-    work = reach = 0
+    found: list[Node] = []
+    reach = 0
     for node in forward:
         # no other value may be live here
         if reach <= order[node] < last[node] and not is_input(node):
-            found.append((node, work + _work(node)))
-        work += _work(node)
+            found.append(node)
         reach = max(reach, last[node])
-    if len(found) < count - 1:
-        raise UsageError(f"{count} stages, but only {len(found)} values to cut at")
-    cuts: list[Node] = []
-    for number in range(1, count):
-        left = [f for f in found if not cuts or order[f[0]] > order[cuts[-1]]]
-        room = left[: len(left) - (count - 1 - number)]
-        cuts.append(min(room, key=lambda f: abs(f[1] - work * number / count))[0])
-    return cuts
-
-
-def _work(node: Node) -> int:
-    return int(str(cost(node).flops)) if is_contraction(node) else 0
+    return found
 
 
 def _placed(
-    func: Func, forward: Sequence[Node], moving: set[Node], cuts: Sequence[Node], count: int
+    func: Func, forward: Sequence[Node], moving: set[Node], cuts: Sequence[Node]
 ) -> dict[Node, Place]:
     """Returns the part (kind and stage) of every node that depends on the parameter that the chain
     starts with. The others are recomputed by the parts that read them."""

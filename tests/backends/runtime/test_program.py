@@ -56,8 +56,9 @@ class Stepwise(Host):
         return None
 
 
-def program(func: Func, load: Loader | None = None) -> BlockProgram:
-    return BlockProgram(Pipeline(STAGES).run(func).func.body, Stepwise(), load or Loader())
+def program(func: Func, load: Loader | None = None, keeps: bool = True) -> BlockProgram:
+    block = Pipeline(STAGES).run(func).func.body
+    return BlockProgram(block, Stepwise(), load or Loader(), keeps=keeps)
 
 
 def carried(results: Sequence[str]) -> Func:
@@ -107,6 +108,30 @@ def test_nothing_is_held_after_a_call_that_fails() -> None:
     load.fails = False
     found, _ = made.run([np.ones(8, np.float32)])
     np.testing.assert_allclose(found, np.full(8, np.e, np.float32), rtol=1e-6)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_an_arena_is_kept_or_allocated_by_each_call(keeps: bool, rng: np.random.Generator) -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 8, 8))
+    one = b.dot(x, x, rule="m k, k n -> m n")
+    two = b.dot(one, b.reshape(one, type=one.type), rule="m k, k n -> m n")
+    func = b.func("main", [x], [b.dot(two, one, rule="m k, k n -> m n")])
+    load = Loader()
+    made = program(func, load, keeps)
+    assert made.arena_bytes >= 2 * 8 * 8 * 4
+    held = [v for step in made.steps for v in step.outs if v.place is not None]
+    assert len(held) == 2
+    for _ in range(2):
+        array = rng.integers(-1, 2, (8, 8)).astype(np.float32)  # sums are exact in any order
+        (found,) = made.run([array])
+        np.testing.assert_array_equal(found, func.interpret(array))
+        assert [v.array is not None for v in held] == [keeps] * 2
+        assert keeps or all(v.arena is None for v in held)
+    load.fails = True
+    with pytest.raises(Failing):
+        made.run([np.ones((8, 8), np.float32)])
+    assert [v.array is not None for v in held] == [keeps] * 2
 
 
 def watched(made: BlockProgram, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[str]]:

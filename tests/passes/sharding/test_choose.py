@@ -27,7 +27,7 @@ def test_work_is_split_where_sending_is_cheap(balance: float, is_split: bool) ->
 
 
 def test_balance_is_that_of_a_machine() -> None:
-    assert machine("h100").balance == pytest.approx(0.75 * 9.894e14 / 4.5e11)
+    assert machine("h100").balance == pytest.approx(0.75 * 0.87 * 9.894e14 / 4.5e11)
     assert all(100 < machine(name).balance < 10_000 for name in names())
 
 

@@ -164,6 +164,39 @@ def test_stages_together_are_the_program(count: int) -> None:
     assert len(sent) == 2 * (count - 1)  # one value to the next stage, one back
 
 
+@pytest.mark.parametrize(
+    ("work", "layers"), [((1, 1, 1, 1), [2, 2]), ((3, 1, 1, 1), [1, 3]), ((1, 1, 1, 3), [3, 1])]
+)
+def test_the_largest_stage_is_as_small_as_can_be(work: tuple[int, ...], layers: list[int]) -> None:
+    def weigh(part: Func) -> float:
+        names = {str(p.attrs["name"]) for p in part.params} if part.name[0] == "F" else set[str]()
+        return sum(n for i, n in enumerate(work) if f"layers.{i}.up.weight" in names)
+
+    parts = stages_of(gradients(4), 2, weigh=weigh).parts
+    read = [{n for n in parts["F", stage].reads if "up" in n} for stage in range(2)]
+    assert [len(names) for names in read] == layers
+
+
+@pytest.mark.parametrize(("cost", "shape"), [(0.0, (8, 16)), (1.0, (8, 8))])
+def test_stages_are_cut_where_messages_are_small(cost: float, shape: tuple[int, ...]) -> None:
+    """The work would be equal on both sides of %y, but %a has half the bytes."""
+    func = parse("""func @f(%x: f32[8, 8], %w: f32[8, 16]) -> (f32[], f32[8, 16]) at tensor {
+  %a = tanh(%x) : f32[8, 8]
+  %y = dot(%a, %w) {rule="m k, k n -> m n"} : f32[8, 16]
+  %e = exp(%y) : f32[8, 16]
+  %l = reduce(%e) {axes=[0, 1], kind="sum"} : f32[]
+  %g = dot(%a, %e) {rule="m k, m n -> k n"} : f32[8, 16]
+  return %l, %g
+}""")
+
+    def weigh(part: Func) -> float:
+        return sum(n.op in ("dot", "reduce") for n in part.nodes) if part.name[0] == "F" else 0
+
+    parts = stages_of(func, 2, weigh=weigh, send=lambda size: cost * size).parts
+    made = dict(zip(parts["F", 0].makes, parts["F", 0].func.results, strict=True))
+    assert {made[n].shape for n in parts["F", 1].reads if n in made} == {shape}
+
+
 def test_too_many_stages() -> None:
     with pytest.raises(UsageError, match="9 stages, but only"):
         stages_of(gradients(2), 9)

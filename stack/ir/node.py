@@ -291,7 +291,8 @@ class Block(Interned):
         self.free = _EMPTY.union(*[r.vars for r in self.results]).difference(self.params)
         self.names = {} if self.is_open else name_table(self, names or {})
         lines = locs or {}
-        self.locs = {n: _in_order(lines[n]) for n in self.names if lines.get(n)}
+        found = [(n, lines[n]) for n in self.names if lines.get(n)]
+        self.locs = {n: tuple(sorted(set(own))) if len(own) > 1 else own for n, own in found}
         key = (self.params, self.results, tuple(self.names.items()), tuple(self.locs.items()))
         return _BLOCKS.setdefault(key, self)
 
@@ -390,11 +391,6 @@ def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
     taken.update(str(v.attrs["name"]) for block in inner for v in block.params)
     counts: dict[str, int] = {}
     return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
-
-
-def _in_order(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Source lines sorted, each once."""
-    return tuple(sorted(set(lines))) if len(lines) > 1 else tuple(lines)
 
 
 def remade_block(

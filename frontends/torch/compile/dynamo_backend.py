@@ -33,7 +33,7 @@ from stack.frontends.torch.graphs.refusals import raise_refusals
 from stack.frontends.torch.importer.border import Border
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
-from stack.frontends.torch.importer.source_lines import source_line, variable_name
+from stack.frontends.torch.importer.origins import source_line, variable_name
 from stack.frontends.torch.program.argument_overlap import guarded
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on

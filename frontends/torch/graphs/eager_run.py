@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from stack.frameworks.torch_private import without_modes
-from stack.frontends.torch.importer.source_lines import source_line
+from stack.frontends.torch.importer.origins import source_line
 
 _OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)
 

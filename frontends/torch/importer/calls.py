@@ -66,27 +66,31 @@ class Calls:
 
     Attributes:
         b: builder of IR nodes.
+        cx: the context of lowerings.
+        sizes: conversion of symbolic sizes.
+        is_plain: True if kernels compute with the type of every value: no complex numbers, and no
+            storage types such as f8e5m2.
         env: maps each FX node to its IR value.
         why: for each opaque op, the reason.
         effects: opaque calls with side effects, in order.
     """
 
-    def __init__(self, trusted: bool) -> None:
-        self.b = Builder()
-        self.cx = Context(self.b, trusted=trusted)
-        self.sizes = Sizes()
-        self.env: dict[fx.Node, Any] = {}
-        self.why: dict[str, str] = {}
-        self.effects: list[Node] = []
-
-    def _tensor_type(self, value: torch.Tensor) -> TensorType:
-        if value.layout is not torch.strided:
-            raise StackError(f"the IR has no tensors of layout {value.layout}")
-        return TensorType(dtype_of(value.dtype), self.sizes.shape(value.shape))
+    b: Builder
+    cx: Context
+    sizes: Sizes
+    is_plain: bool
+    env: dict[fx.Node, Any]
+    why: dict[str, str]
+    effects: list[Node]
 
     def _want(self, value: Any) -> Any:
+        """Converts what torch traced: tensors to their types, sizes to those of the IR."""
         if isinstance(value, torch.Tensor):
-            return self._tensor_type(value)
+            if value.layout is not torch.strided:
+                raise StackError(f"the IR has no tensors of layout {value.layout}")
+            shape = tuple(value.shape)
+            is_known = all(type(size) is int for size in shape)
+            return TensorType(dtype_of(value.dtype), shape if is_known else self.sizes.shape(shape))
         if isinstance(value, list | tuple):
             return tuple(self._want(v) for v in value)
         return self.sizes.dim(value) if is_size(value) else None
@@ -118,17 +122,17 @@ class Calls:
         args = [self._value(a) for a in node.args]
         kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
         want = self._want(value)
-        if is_complex((args, list(kwargs.values()), want)):
+        if not self.is_plain and is_complex((args, list(kwargs.values()), want)):
             return self._complex(node, name, args, kwargs, want)
         # in a loop, torch traces copy variants of view ops
         lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
-        if has_storage((args, list(kwargs.values()), want)) and not _moves(name):
-            return self._opaque(node, args, kwargs, want, "it computes with a storage type")
-        self.cx.want, self.cx.name = want, name
+        if not self.is_plain and has_storage((args, list(kwargs.values()), want)):
+            if not _moves(name):
+                return self._opaque(node, args, kwargs, want, "it computes with a storage type")
+        self.cx.want, self.cx.name, self.cx.given = want, name, node.args
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
-        self.cx.fakes = tuple(_fake(a) for a in node.args)
         checks, promises = len(self.cx.checks), len(self.cx.promises)
         try:
             return self._settled(lowering(self.cx, *args, **kept), want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -19,12 +20,17 @@ from stack.ir.types import BOOL, F64, TensorType
 F = sympy_functions()
 
 
+@dataclass
 class Sizes:
     """Converts SymInts. Symbols get short names in order of first use."""
 
-    def __init__(self) -> None:
-        self._symbols: dict[sympy.Symbol, Dim] = {}
-        self._env: Any = None
+    _symbols: dict[sympy.Symbol, Dim] = field(default_factory=dict[sympy.Symbol, Dim])
+    _env: Any = None
+
+    @property
+    def are_known(self) -> bool:
+        """True if no size of the program is a symbol."""
+        return not self._symbols
 
     def dim(self, value: Any) -> Dim:
         """Converts an int or SymInt to a size.

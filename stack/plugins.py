@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -64,6 +65,16 @@ def load(group: str, name: str) -> Any:
         see = f"stackc {group.removeprefix('stack.')}"
         raise unknown_name(f"no {kind}", name, names(group), see=see)
     return points[name].load()
+
+
+def loaded(group: str, name: str) -> Any | None:
+    """Returns a plugin whose module was imported already; None otherwise. Imports nothing."""
+    added = _ADDED.get(group, {})
+    point = _points(group).get(name)
+    if name in added or point is None:
+        return added.get(name)
+    module = sys.modules.get(point.module)
+    return module and getattr(module, point.attr, None)
 
 
 def add_file(path: str) -> None:

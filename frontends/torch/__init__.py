@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from stack.collector import held_back
-from stack.frames import with_room
+import stack.plugins as plugins
+from stack.cpython import held_back, with_room
 from stack.ir.types import DType
 from stack.releases import warn_if_untested
 from stack.run.backend import AddressProgram, Direct
 from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
-from stack.wings import part, part_if_here
+from stack.wings import PARTS, part
 
 
 @functools.cache
@@ -83,7 +83,7 @@ class TorchFrontend:
 
     def _enter_operators(self) -> None:
         """Defines in torch the hosted operators that were declared before torch was loaded."""
-        enter = part_if_here("operators-enter")
+        enter = plugins.loaded(PARTS, "operators-enter")
         if enter is not None:
             enter(self.name)
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from stack.calls.graph import CompiledGraph
 from stack.calls.lowered_program import Lowered
-from stack.collector import held_back
+from stack.cpython import held_back, with_room
 from stack.errors import StackError, UsageError
 from stack.explore.explored_run import ExploredRun, explored
-from stack.frames import with_room
 from stack.ir.func import Func
 from stack.phases import phase
 from stack.run.compile import default_backend, warm

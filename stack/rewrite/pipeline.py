@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import stack.plugins as plugins
-from stack.collector import held_back
+from stack.cpython import held_back, with_room
 from stack.errors import UsageError, VerifyError, unknown_name
-from stack.frames import with_room
 from stack.imports import import_named, importable
 from stack.ir.func import Func
 from stack.ir.types import unsharded

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stack.collector import held_back
+from stack.cpython import held_back, with_room
 from stack.errors import StackError
-from stack.frames import with_room
 from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.phases import phase

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stack.frames import with_room
+from stack.cpython import with_room
 
 CALLS, DEEPEST = 500, 400
 

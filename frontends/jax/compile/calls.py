@@ -14,9 +14,8 @@ from jax.core import Tracer
 
 from stack.calls.graph import CompiledGraph
 from stack.calls.recapture import mismatch
-from stack.collector import held_back
+from stack.cpython import held_back, with_room
 from stack.errors import StackError
-from stack.frames import with_room
 from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND, explained
 from stack.frontends.jax.capture.capture import captured_from, is_capturing, traced

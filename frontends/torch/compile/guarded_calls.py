@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stack.calls.recapture import MANY_CHANGES, mismatch
-from stack.collector import held_back
+from stack.cpython import held_back
 from stack.errors import StackError
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.compile.cache_entries import Entries

@@ -66,6 +66,7 @@ class Imported:
         sizes: placeholders that are sizes: position to size expression.
         why: for each opaque op, the reason.
         symbols: assumptions of tracing about symbolic sizes.
+        devices: the kinds of devices of the traced values.
         promises: conditions checked after a run; `func` returns their bools after the tensors.
     """
 
@@ -76,6 +77,7 @@ class Imported:
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
     symbols: Sizes
+    devices: set[str]
     why: dict[str, str] = field(default_factory=dict)
     promises: list[Promise] = field(default_factory=list)
 
@@ -143,7 +145,8 @@ class _Importer(Calls):
         self.b = Builder()
         self.cx = Context(self.b, trusted=trusted)
         self.sizes = Sizes()
-        self.is_plain = element_types(gm) <= _PLAIN
+        types, self.devices = kinds_of_values(gm)
+        self.is_plain = types <= _PLAIN
         self.env: dict[FxNode, Any] = {}
         self.why: dict[str, str] = {}
         self.effects: list[Node] = []
@@ -187,8 +190,9 @@ class _Importer(Calls):
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
         return Imported(
-            func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
-        )
+            func, inputs, orders, outputs, checks, sizes, self.sizes, self.devices, self.why,
+            promises,
+        )  # fmt: skip
 
     def values(self) -> list[Node]:
         """Import all nodes; returns the parameters."""
@@ -397,18 +401,22 @@ class _Importer(Calls):
         return node
 
 
-def element_types(gm: GraphModule) -> set[torch.dtype]:
-    """Returns the element types of all traced values and numbers of a graph."""
-    found: set[torch.dtype] = set()
+def kinds_of_values(gm: GraphModule) -> tuple[set[torch.dtype], set[str]]:
+    """Returns the element types of all traced values and numbers of a graph, and the kinds of
+    devices, such as "cpu".
+    """
+    types: set[torch.dtype] = set()
+    devices: set[str] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         made = (value,) if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
         for leaf in (*made, *node.args, *node.kwargs.values()):
             if isinstance(leaf, torch.Tensor):
-                found.add(leaf.dtype)
+                types.add(leaf.dtype)
+                devices.add(leaf.device.type)
             elif isinstance(leaf, complex):
-                found.add(torch.complex128)
-    return found
+                types.add(torch.complex128)
+    return types, devices
 
 
 def _opaque(func: Func) -> Iterator[Node]:

@@ -1,12 +1,14 @@
-"""Traces a module or function into one graph of ATen ops: Dynamo, then AOTAutograd."""
+"""Traces a module or function into one graph of ATen ops: Dynamo, then the recorder or AOTAutograd.
+
+Work that only some programs need is asked for by one look at what the graph calls.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,49 +18,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stack.errors import StackError
 from stack.frameworks import torch_private as private
-from stack.frontends.torch.aten.complex_numbers import MADE_OF_PARTS
-from stack.frontends.torch.aten.lowering import LOWERINGS
 from stack.frontends.torch.graphs.data_dependence import refuse_data_dependent
 from stack.frontends.torch.graphs.inference_mode import without_inference_mode
-from stack.frontends.torch.tensors import random_ops
-from stack.frontends.torch.tensors.random_ops import draws_as_eager
-from stack.frontends.torch.tracing import layouts
-from stack.frontends.torch.tracing.functions import decomposed, functions_traced, write_out
+from stack.frontends.torch.tracing.decompositions import (
+    decomposition,
+    decompositions,
+    functions_traced,
+    tables,
+    write_out,
+)
 from stack.frontends.torch.tracing.global_scopes import nameless
+from stack.frontends.torch.tracing.layouts import BY_STRIDES, lay_out_as_eager
 from stack.frontends.torch.tracing.recorder import has_known_sizes, recorded
 
 # It has no result, but is not dead code: it raises.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
-
-
-# These ops are lowered as one, but decomposed in a graph that is partitioned into forward and
-# backward passes: the reductions inside a softmax may then be saved on their own. Torch's
-# partitioner knows permute, not transpose, as a view.
-_ROW_OPS = frozenset({
-    "aten._softmax.default", "aten._softmax_backward_data.default",
-    "aten._log_softmax.default", "aten._log_softmax_backward_data.default",
-})  # fmt: skip
-_VIEWS = frozenset({"aten.transpose.int"})
-
-
-@cache
-def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable[..., Any]]:
-    """Returns torch's decompositions of all ops that we do not lower.
-
-    Args:
-        cut: for a graph that will be partitioned.
-        split: also decompose row ops such as softmax.
-    """
-    kept = LOWERINGS.keys() | MADE_OF_PARTS
-    kept -= (_VIEWS if cut else set()) | (_ROW_OPS if split else set())
-    found = {
-        op: fn
-        for op, fn in private.decompositions().items()
-        if isinstance(op, private.OpOverload) and str(op) not in kept and draws_as_eager(op)
-    }
-    for table in (random_ops.DECOMPOSITIONS, layouts.DECOMPOSITIONS, decomposed()):
-        found |= table
-    return found
 
 
 @contextmanager
@@ -131,69 +105,82 @@ class Functional:
     written: Sequence[int]
 
 
-class _Yield(Exception):
-    """Raised to stop the user's function as soon as the traced graph has received its inputs."""
-
-
 class Traced:
-    """Dynamo's capture of a callable: the graph, and the code around its one call."""
+    """Dynamo's capture of a callable for example arguments.
+
+    Attributes:
+        root: the module whose weights the graph has as inputs; None for a function.
+        graph: the Dynamo graph.
+        inputs: its inputs for the example arguments.
+        marks: one tensor for each of its results.
+        result: what the user's callable returns if its graph returns the marks.
+    """
 
     def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
-        self.fn = fn
         self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
         settings = {**_WHOLE, "assume_static_by_default": not dynamic}
-        # sizes that are equal in the example may differ in later calls
-        with capturing(fn, settings), torch.no_grad(), private.duck_sizes(False):
+        with capturing(fn, settings), torch.no_grad():
             self.output: Any = private.capture_whole(fn, args)
         if self.output.backend_input is None:
             raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
         self.graph: GraphModule = self.output.backend_input.graph_module
-
-    def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
+        self.marks = [torch.empty(0) for _ in self.graph.graph.output_node().args[0]]  # pyright: ignore
+        self.inputs: Sequence[Any] = ()
         scope = self.output.graph_capture_output.f_globals
-        surround = self.output.forward_callable(compiled_fn=run, extra_globals=scope)
-        return surround(*((self.root, *args) if self.root is not None else args))
+        surround = self.output.forward_callable(compiled_fn=self._run, extra_globals=scope)
+        self.result = surround(*((self.root, *args) if self.root is not None else args))
 
-    def inputs(self, args: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of the graph for a call with `args`."""
-        found: list[Any] = []
-
-        def stop(*values: Any) -> Any:
-            found.extend(values)
-            raise _Yield
-
-        with suppress(_Yield):
-            self._around(stop, args)
-        return found
-
-    def result(self, args: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Returns the result of the user's function if its graph returns `outputs`."""
-        return self._around(lambda *_: tuple(outputs), args)
+    def _run(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        """Stands for the compiled graph in the code that Dynamo generates around its call."""
+        self.inputs = inputs
+        return tuple(self.marks)
 
 
-def functional_graph(traced: Traced, args: Sequence[Any]) -> Functional:
+def called(gm: GraphModule) -> set[Any]:
+    """Returns all functions that a graph and its nested graphs call, and the names of these, and of
+    methods.
+    """
+    graphs = [module.graph for module in gm.modules() if isinstance(module, GraphModule)]
+    targets = {node.target for graph in graphs for node in graph.nodes}
+    return targets | {getattr(target, "__name__", None) for target in targets}
+
+
+def functional_graph(traced: Traced) -> Functional:
     """Traces the graph into ATen ops without mutation."""
-    gm, source = traced.graph, traced.output.backend_input
-    given = traced.inputs(args)
-    without_inference_mode(gm)
+    gm, calls = traced.graph, called(traced.graph)
+    if not calls.isdisjoint(BY_STRIDES):
+        lay_out_as_eager(gm, traced.inputs)
+    if private.ENTER_INFERENCE in calls:
+        without_inference_mode(gm)
     if not has_known_sizes(gm):
         refuse_data_dependent(gm)
-    write_out(gm)
+    if not calls.isdisjoint(tables().written):
+        write_out(gm)
     holders = gm.graph.find_nodes(op="placeholder")
     names = [n.name.removeprefix("l_").strip("_") for n in holders]
-    with torch.no_grad(), plain_tracing():
-        found = recorded(gm, decompositions())
-        if found is not None:
-            return Functional(found.graph, given, names, found.written)
-        fakes = [n.meta["example_value"] for n in holders]
-        for node, value in zip(holders, fakes, strict=True):
-            node.meta["val"] = value
-        fakes = [x.detach() if isinstance(x, torch.Tensor) else x for x in fakes]
-        with private.traced_in(source.fake_mode, source.tensor_to_context):
-            graph, signature = private.export_with_aot(gm, fakes, decompositions())
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        found = recorded(gm, decomposition)
+    if found is not None:
+        return Functional(found.graph, traced.inputs, names, found.written)
+    return _exported(traced, holders, names)
+
+
+def _exported(traced: Traced, holders: Sequence[Any], names: Sequence[str]) -> Functional:
+    """Traces the graph with AOTAutograd. Weights of modules inside of it become inputs."""
+    gm, source = traced.graph, traced.output.backend_input
+    fakes = [n.meta["example_value"] for n in holders]
+    for node, value in zip(holders, fakes, strict=True):
+        node.meta["val"] = value
+    fakes = [x.detach() if isinstance(x, torch.Tensor) else x for x in fakes]
+    with (
+        torch.no_grad(),
+        plain_tracing(),
+        private.traced_in(source.fake_mode, source.tensor_to_context),
+    ):
+        graph, signature = private.export_with_aot(gm, fakes, decompositions())
     own = {n: gm.get_parameter(n) for n in signature.parameters}
     own |= {n: gm.get_buffer(n) for n in signature.buffers}
     inputs = [*own, *signature.user_inputs]
     changed = [*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()]
     written = map(inputs.index, [*changed, *signature.user_inputs_to_mutate.values()])
-    return Functional(graph, [*own.values(), *given], [*own, *names], [*written])
+    return Functional(graph, [*own.values(), *traced.inputs], [*own, *names], [*written])

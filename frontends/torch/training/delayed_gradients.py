@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from stack.collector import held_back
-from stack.frames import with_room
+from stack.cpython import held_back, with_room
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.program.compiled_graph import Graph, boxed
 from stack.frontends.torch.tensors.random_ops import draws

@@ -1,4 +1,8 @@
-"""Reserves stack space for Python frames, for work that calls deeply and returns often.
+"""What CPython costs a compilation that it need not: collections of garbage, mapping of frames.
+
+A full collection visits every object of every loaded framework. It takes longer than tracing a
+transformer block and frees almost nothing, because the objects that tracing and passes create are
+still in use.
 
 CPython keeps frames in chunks of 16 KiB. It maps a chunk when a call crosses the end of the last
 one and unmaps it when that call returns. A loop of calls that happens to straddle a chunk boundary
@@ -8,7 +12,9 @@ for a chunk gets its own chunk of up to twice its size, and the frames after it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -18,8 +24,20 @@ Made = TypeVar("Made")
 # Stack words that the large frame claims: enough for Python's recursion limit.
 _WORDS = 1 << 16
 
-# Recursion depth up to which values use Python's stack; deeper work goes on an explicit list.
-NESTED = 16
+
+@contextmanager
+def held_back() -> Generator[None]:
+    """Context manager that disables Python's garbage collector and enables it again at the end. If
+    the collector is disabled already, it stays disabled at the end.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def with_room(fn: Callable[Given, Made]) -> Callable[Given, Made]:

@@ -40,13 +40,20 @@ def held_back() -> Generator[None]:
         gc.enable()
 
 
-def with_room(fn: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Decorator: reserves one chunk of stack memory that holds the frames of all calls inside `fn`,
-    so that no call maps a new chunk. The memory is reserved without being written.
+def undisturbed(fn: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Decorator: disables Python's garbage collector during `fn`, and reserves one chunk of stack
+    memory that holds the frames of all calls inside `fn`, so that no call maps a new chunk. The
+    memory is reserved without being written.
     """
 
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Made:
-        return fn(*args, **kwargs)
+        is_on = gc.isenabled()
+        gc.disable()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            if is_on:
+                gc.enable()
 
     call.__code__ = call.__code__.replace(co_stacksize=_WORDS)
     return wraps(fn)(call)

@@ -67,14 +67,11 @@ def load(group: str, name: str) -> Any:
     return points[name].load()
 
 
-def loaded(group: str, name: str) -> Any | None:
-    """Returns a plugin whose module was imported already; None otherwise. Imports nothing."""
-    added = _ADDED.get(group, {})
+def call_if_loaded(group: str, name: str, *args: Any) -> None:
+    """Calls a plugin if its module was imported already; imports nothing."""
     point = _points(group).get(name)
-    if name in added or point is None:
-        return added.get(name)
-    module = sys.modules.get(point.module)
-    return module and getattr(module, point.attr, None)
+    if point is not None and point.module in sys.modules:
+        point.load()(*args)
 
 
 def add_file(path: str) -> None:

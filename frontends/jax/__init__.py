@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import stack.plugins as plugins
-from stack.cpython import held_back, with_room
+from stack.cpython import undisturbed
 from stack.errors import StackError
 from stack.ir.types import BF16, DType
 from stack.run.backend import AddressProgram
@@ -51,8 +51,7 @@ class JaxFrontend:
     def entry(self, target: Any) -> Entry | None:
         return None
 
-    @held_back()
-    @with_room
+    @undisturbed
     def capture(
         self, fn: Any, args: Sequence[Any], *, dynamic: bool = False, device: str = ""
     ) -> Captured:

@@ -88,7 +88,7 @@ def has_effect(op: Any) -> bool:
     Torch orders the checks of linear algebra like effects; they only raise.
     """
     is_check = op is torch.ops.aten._linalg_check_errors.default
-    return is_written(op) or (not is_check and has_effects(op))
+    return bool(op._schema.is_mutable) or (not is_check and has_effects(op))
 
 
 def schema_name(op: Any) -> str:
@@ -228,13 +228,6 @@ def has_saved_tensor_hooks() -> bool:
 def has_function_mode() -> bool:
     """True if a torch function mode observes calls."""
     return bool(_C._len_torch_function_stack())
-
-
-@contextmanager
-def without_dispatch() -> Generator[None]:
-    """Context in which operators run directly in C++, unseen by the modes of a trace."""
-    with _C._DisableTorchDispatch(), _C._DisablePythonDispatcher():
-        yield
 
 
 # Context in which operators use their Python kernels, which take symbolic sizes. AOTAutograd traces

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -14,8 +15,7 @@ import numpy as np
 from stack.errors import RuleError
 from stack.ir.data import Data
 from stack.ir.func import Func
-from stack.ir.names import unique_name
-from stack.ir.node import Block, Node, deps, topological
+from stack.ir.node import Block, Node, deps, topological, unique_name
 from stack.ir.ops import OPS, find, infer_type
 from stack.ir.types import (
     I64,
@@ -73,6 +73,7 @@ def make(
     return made
 
 
+@dataclass(eq=False, repr=False)
 class Builder:
     """Makes nodes by op name, `b.add(x, 1.0)`, and records names and source lines.
 
@@ -81,10 +82,9 @@ class Builder:
     constants of the first operand's element type.
     """
 
-    def __init__(self) -> None:
-        self.names: dict[Node, str] = {}
-        self.locs: dict[Node, tuple[str, ...]] = {}
-        self.loc: tuple[str, ...] = ()
+    names: dict[Node, str] = field(default_factory=dict[Node, str])
+    locs: dict[Node, tuple[str, ...]] = field(default_factory=dict[Node, tuple[str, ...]])
+    loc: tuple[str, ...] = ()
 
     def __getattr__(self, op: str) -> Callable[..., Node]:
         name = op[:-1] if op.endswith("_") and keyword.iskeyword(op[:-1]) else op

@@ -10,28 +10,14 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, symbols
-from stack.ir.names import legal_name, unique_name
 from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
-
-__all__ = [
-    "Block",
-    "Node",
-    "deps",
-    "is_inline",
-    "own_names",
-    "plain_attr",
-    "remade_block",
-    "topological",
-    "unique_name",
-    "walk",
-]
 
 # None, bool, int, float, str, Expr, Data, DType, and tuples of these
 Attr = Any
@@ -42,6 +28,25 @@ _BLOCKS: weakref.WeakValueDictionary[tuple[Any, ...], Block] = weakref.WeakValue
 _EMPTY: frozenset[Node] = frozenset()
 _PLAIN = (int, str, bool, type(None), Expr, Data, DType)
 _TRUE, _FALSE, _FLOAT = object(), object(), object()
+
+
+@lru_cache(maxsize=4096)
+def legal_name(hint: str) -> str:
+    """The closest name that the IR text allows: letters, digits, `_` and inner dots."""
+    if hint.isascii() and hint.isidentifier():
+        return hint
+    return "".join(c if c.isalnum() or c in "_." else "_" for c in hint).strip(".") or "v"
+
+
+def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
+    """Returns a name that is not taken, and takes it: `x`, `x_1`, `x_2`, ..."""
+    hint = legal_name(hint)
+    name = hint
+    while name in taken:
+        counts[hint] = counts.get(hint, 0) + 1
+        name = f"{hint}_{counts[hint]}"
+    taken.add(name)
+    return name
 
 
 def _attr_key(value: object) -> Any:

@@ -217,6 +217,8 @@ def check_signature(
         raise RuleError(f"{op.name} takes at least {op.at_least} operand(s), got {len(args)}")
     if blocks and op.kind not in BLOCK_KINDS:
         raise RuleError(f"{op.name} takes no blocks, got {len(blocks)}")
+    if not attrs and not op.attrs:
+        return
     for name, value in attrs.items():
         if name not in op.signature:
             known = ", ".join(op.signature) or "none"

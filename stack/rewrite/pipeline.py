@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import stack.plugins as plugins
-from stack.cpython import held_back, with_room
+from stack.cpython import undisturbed
 from stack.errors import UsageError, VerifyError, unknown_name
 from stack.imports import import_named, importable
 from stack.ir.func import Func
@@ -119,8 +119,7 @@ class Pipeline:
         """True if a pass uses schedules that a user gives."""
         return any(item.takes_schedules for item in self.passes)
 
-    @held_back()
-    @with_room
+    @undisturbed
     def run(
         self,
         func: Func,

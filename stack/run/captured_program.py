@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stack.cpython import held_back, with_room
+from stack.cpython import undisturbed
 from stack.errors import StackError
 from stack.ir.func import Func
 from stack.ir.verifier import verify
@@ -87,8 +87,7 @@ class CapturedProgram:
             raise StackError("not compiled yet: its sizes are symbolic, call it once")
         return next(reversed(self.runs.values()))
 
-    @held_back()
-    @with_room
+    @undisturbed
     @phase("rest")
     def _compile(self, key: Sizes) -> Executable:
         for other in self.others:

@@ -284,7 +284,8 @@ class Context:
 
     def align(self, values: Sequence[Any], dtype: DType) -> tuple[list[Node], tuple[Dim, ...]]:
         """Returns operands of an elementwise op, cast and broadcast, and their common shape."""
-        shape = self.shape_of(*values)
+        shapes = {v.shape for v in values if isinstance(v, Node)}
+        shape = shapes.pop() if len(shapes) == 1 else self.shape_of(*values)
         nodes: list[Node] = []
         for value in values:
             is_made = isinstance(value, Node) and value.dtype is dtype

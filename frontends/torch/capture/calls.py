@@ -103,7 +103,9 @@ class Call:
     params: Sequence[Node]
     checks: Sequence[tuple[int, IndexCheck]]
     symbols: Sizes | None
-    sound: set[tuple[tuple[int, ...], ...]] = field(default_factory=set[tuple[tuple[int, ...], ...]])
+    sound: set[tuple[tuple[int, ...], ...]] = field(
+        default_factory=set[tuple[tuple[int, ...], ...]]
+    )
     local: threading.local = field(default_factory=threading.local)
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:

@@ -19,8 +19,9 @@ from stack.frontends.torch.importer.errors import raise_explained
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.tensors.arrays import check_results, device_of, dtype_of
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
+from stack.frontends.torch.tracing.dynamo import Traced
+from stack.frontends.torch.tracing.functional import Functional, functional_graph
 from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
-from stack.frontends.torch.tracing.tracer import Functional, Traced, functional_graph
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.func import Func
@@ -223,7 +224,8 @@ class _Assembly:
         notes = Notes({"guards": lambda: guards_text(guards)} if guards else {})
         bytecode = found.bytecode
         notes["decompiled"] = lambda: decompiled(bytecode)
-        notes |= imported.notes()
+        if imported.why or imported.checks or imported.promises:
+            notes |= imported.notes()
         written = [self.holders[i].name for i in self.made.written if i not in self.leaf_of]
         if written:
             notes["written buffers"] = "\n".join(self.param_names[name] for name in written)

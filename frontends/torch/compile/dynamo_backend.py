@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 import stack.plugins as plugins
-from stack.cpython import held_back, with_room
+from stack.cpython import undisturbed
 from stack.errors import StackError, UnsupportedOp
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.capture.capture import program_name
@@ -38,11 +38,11 @@ from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
 from stack.frontends.torch.tensors.arrays import check_results, device_of
 from stack.frontends.torch.tensors.precision import guard_precision
-from stack.frontends.torch.tracing.decompositions import decomposition, decompositions, write_out
+from stack.frontends.torch.tracing.dynamo import write_out
+from stack.frontends.torch.tracing.functional import decomposition, decompositions, plain_tracing
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager
 from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
 from stack.frontends.torch.tracing.recorder import is_own, recorded
-from stack.frontends.torch.tracing.tracer import plain_tracing
 from stack.frontends.torch.training.delayed_gradients import Late, is_late, repeats, takes_gradients
 from stack.frontends.torch.training.joint_graph import partition_fn
 from stack.frontends.torch.training.saved_tensors import save_old_values
@@ -74,7 +74,7 @@ def _note_bytecode(code: Any, new_code: Any) -> Any:
 private.on_bytecode(_note_bytecode)
 
 
-@with_room
+@undisturbed
 def compile_graph(
     gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
     made: Any = GRAPHS, fn: Any = None, target: str = "",
@@ -131,14 +131,14 @@ def _compiled(
     has_gradients = takes_gradients(gm)
     if not has_gradients or (whole and is_late(gm, example_inputs)):
         without = torch.no_grad() if has_gradients else nullcontext()
-        with phase("trace"), plain_tracing(), held_back(), without:
+        with phase("trace"), plain_tracing(), without:
             found = recorded(gm, decomposition)
             if found is not None and is_own(found):
                 if not has_gradients:
                     return maker.called(found.graph)
                 if repeats(found.graph):
                     return maker.called_late(found.graph, compiler)
-    with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
+    with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs):
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
         lone = maker.lone
         count = None if lone is None else passed_on(gm, example_inputs, lone.shortcut)

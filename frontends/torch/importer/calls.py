@@ -35,7 +35,13 @@ from stack.frontends.torch.aten.lowering import (
     load_lowerings,
 )
 from stack.frontends.torch.importer.dims import Sizes, is_size
-from stack.frontends.torch.tensors.arrays import NAMESPACES, dtype_of, encode_call, encode_strides
+from stack.frontends.torch.tensors.arrays import (
+    NAMESPACES,
+    STACK_DTYPE,
+    dtype_of,
+    encode_call,
+    encode_strides,
+)
 from stack.frontends.torch.tensors.random_ops import draws, has_effect, traced_strides
 from stack.ir.builder import Builder
 from stack.ir.dim import Dim, Expr, equal
@@ -90,7 +96,8 @@ class Calls:
                 raise StackError(f"the IR has no tensors of layout {value.layout}")
             shape = tuple(value.shape)
             is_known = all(type(size) is int for size in shape)
-            return TensorType(dtype_of(value.dtype), shape if is_known else self.sizes.shape(shape))
+            dtype = STACK_DTYPE.get(value.dtype) or dtype_of(value.dtype)  # which raises
+            return TensorType(dtype, shape if is_known else self.sizes.shape(shape))
         if isinstance(value, list | tuple):
             return tuple(self._want(v) for v in value)
         return self.sizes.dim(value) if is_size(value) else None
@@ -135,7 +142,10 @@ class Calls:
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
         checks, promises = len(self.cx.checks), len(self.cx.promises)
         try:
-            return self._settled(lowering(self.cx, *args, **kept), want)
+            out = lowering(self.cx, *args, **kept)
+            is_one = isinstance(out, Node) and isinstance(want, TensorType)
+            is_wanted = is_one and out.dtype is want.dtype and out.shape == want.shape
+            return out if is_wanted else self._settled(out, want)
         except (NotLowered, RuleError, SymbolicSize) as error:
             del self.cx.checks[checks:]
             del self.cx.promises[promises:]
@@ -164,8 +174,6 @@ class Calls:
                 raise NotLowered(f"{len(out)} results, torch has {len(want)}")
             return tuple(self._settled(o, w) for o, w in zip(out, want, strict=True))
         if out is None or not isinstance(want, TensorType):
-            return out
-        if out.dtype is want.dtype and out.shape == want.shape:
             return out
         is_like = out.dtype is want.dtype and out.tensor.rank == want.rank
         if not is_like or any(equal(a, b) is False for a, b in zip(out.shape, want.shape)):

@@ -71,10 +71,18 @@ def variable_name(source: str) -> str:
 
 def variable_names(graph: Graph) -> dict[Node, str]:
     """Returns the variable name of each node whose value, possibly reshaped, is assigned to one."""
-    origins: dict[Node | None, Any] = {node: _origin(node) for node in graph.nodes}
+    # the name of the Dynamo node that an op belongs to, and its name without a variable
+    origins: dict[Node | None, tuple[str, str]] = {}
     parts: dict[tuple[str, str], list[Node]] = {}
-    for node, origin in origins.items():
-        if node is not None and origin is not None and origin[0] != origin[1]:
+    for node in graph.nodes:
+        sources, made = node.meta.get("from_node"), node.meta.get("source_fn_stack")
+        if not sources or not made:
+            continue
+        source: Any = sources[-1]
+        while source.from_node:
+            source = source.from_node[-1]
+        origin = origins[node] = source.name, made[-1][0]
+        if origin[0] != origin[1]:
             parts.setdefault(origin, []).append(node)
     found: dict[Node, str] = {}
     for origin, nodes in parts.items():
@@ -86,18 +94,6 @@ def variable_names(graph: Graph) -> dict[Node, str]:
                 value = _reshaped(value)
                 value = value if origins.get(value) == origin else None
     return found
-
-
-def _origin(node: Node) -> tuple[str, str] | None:
-    """Returns Dynamo's name of the node this op belongs to, and its name without a variable."""
-    sources: list[Any] = node.meta.get("from_node") or []
-    made: list[tuple[str, Any]] = node.meta.get("source_fn_stack") or []
-    if not sources or not made:
-        return None
-    source = sources[-1]
-    while source.from_node:
-        source = source.from_node[-1]
-    return source.name, made[-1][0]
 
 
 def _leaves(node: Node, origin: Any, origins: Mapping[Node | None, Any]) -> bool:

@@ -40,7 +40,7 @@ def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
 
     from stack.frameworks.torch_private import DYNAMO_LOG, explain
     from stack.frontends.torch.importer.errors import place_of
-    from stack.frontends.torch.tracing.tracer import quiet
+    from stack.frontends.torch.tracing.dynamo import quiet
 
     with quiet(DYNAMO_LOG):
         found = explain(fn, args)

@@ -79,7 +79,7 @@ def is_own(found: Recorded) -> bool:
     """
     given = {memory_id(n.meta["val"]) for n in found.graph.graph.find_nodes(op="placeholder")}
     results: Any = found.graph.graph.output_node().args[0]
-    if not all(isinstance(r, Node) and are_strided(r.meta.get("val")) for r in results):
+    if not all(isinstance(r, Node) for r in results):
         return False
     memories = {memory_id(r.meta["val"]) for r in results}
     is_apart = len(memories) == len(results) and memories.isdisjoint(given)
@@ -90,11 +90,6 @@ def has_known_sizes(gm: GraphModule) -> bool:
     """True if all values of a Dynamo graph are tensors of known sizes."""
     gives = [n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem]
     values = [n.meta.get("example_value") if n.op != "get_attr" else None for n in gives]
-    return are_strided(values)
-
-
-def are_strided(values: Any) -> bool:
-    """True if all values in nested lists are traced tensors with strides and known sizes."""
     for value in private.pytree.tree_leaves(values):
         if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
             return False
@@ -140,11 +135,8 @@ class _Recorder(private.TorchDispatchMode):
         self.graph = self.module.graph
         self.nodes: dict[int, Node] = {}  # by id of the tensor, which the node's metadata keeps
         for place, fake in enumerate(fakes):
-            with private.without_dispatch():  # a copy: a node may change an argument's metadata
-                meta = torch.empty(0, dtype=fake.dtype, device="meta")
-                meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-                given = FakeTensor(fake.fake_mode, meta, fake.fake_device)
-                given.requires_grad_(fake.requires_grad)
+            # a copy: a node may change an argument's metadata
+            given = fake.detach().requires_grad_(fake.requires_grad)
             node = self.graph.placeholder(f"arg{place}_1")
             node.meta = {"val": given, "desc": _Input(place)}
             self.nodes[id(given)] = node

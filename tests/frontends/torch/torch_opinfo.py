@@ -22,8 +22,8 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.importer.graph import Imported, import_graph
-from stack.frontends.torch.tracing.decompositions import decompositions, tables
-from stack.frontends.torch.tracing.tracer import plain_tracing
+from stack.frontends.torch.tracing.dynamo import tables
+from stack.frontends.torch.tracing.functional import decompositions, plain_tracing
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.types import BF16, DType

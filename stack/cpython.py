@@ -1,4 +1,4 @@
-"""What CPython costs a compilation that it need not: collections of garbage, mapping of frames.
+"""Costs of CPython that a compilation avoids: collections of garbage, mapping of frames.
 
 A full collection visits every object of every loaded framework. It takes longer than tracing a
 transformer block and frees almost nothing, because the objects that tracing and passes create are

@@ -63,6 +63,7 @@ def _flattened(fn: Any, args: Sequence[Any]) -> tuple[Arguments, tuple[Any, ...]
     except (TypeError, ValueError):
         signature = None
     names = _parameter_names(signature, len(args))
+    pairs: Any
     pairs, spec = pytree.tree_flatten_with_path(tuple(args))
     leaves: list[Leaf] = []
     values: list[Any] = []

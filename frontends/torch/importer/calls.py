@@ -220,6 +220,24 @@ class Calls:
         )
 
 
+def kinds_of_values(gm: fx.GraphModule) -> tuple[set[torch.dtype], set[str]]:
+    """Returns the element types of all traced values and numbers of a graph, and the kinds of
+    devices, such as "cpu".
+    """
+    types: set[torch.dtype] = set()
+    devices: set[str] = set()
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        made = (value,) if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
+        for leaf in (*made, *node.args, *node.kwargs.values()):
+            if isinstance(leaf, torch.Tensor):
+                types.add(leaf.dtype)
+                devices.add(leaf.device.type)
+            elif isinstance(leaf, complex):
+                types.add(torch.complex128)
+    return types, devices
+
+
 def _moves(name: str) -> bool:
     """True if an op, given by its name such as `aten.view.default`, moves elements unchanged."""
     return name.split(".")[1].removesuffix("_copy") in _MOVES or name.split(".")[1] in _MOVES

@@ -138,20 +138,23 @@ def is_size(value: Any) -> bool:
     )
 
 
-def float_value(b: Builder, sizes: Sizes, value: torch.SymFloat) -> Node:
-    """Converts a float computed from sizes to a scalar node."""
-    sizes.dim_env(value)
-    return _float(b, sizes, value.node.expr)
+def number_value(b: Builder, sizes: Sizes, value: Any) -> Node | Dim | None:
+    """Converts a traced integer to a size, and a float or bool that sizes decide to a scalar node.
 
-
-def truth_value(b: Builder, sizes: Sizes, value: torch.SymBool) -> Node:
-    """Converts a condition on sizes to a bool scalar node.
+    Returns None for other bools: those that depend on data, and Python's.
 
     Raises:
         StackError: if the IR cannot express it.
     """
-    sizes.dim_env(value)
-    return _truth(b, sizes, value.node.expr)
+    if is_size(value):
+        return sizes.dim(value)
+    if isinstance(value, torch.SymFloat):
+        sizes.dim_env(value)
+        return _float(b, sizes, value.node.expr)
+    if isinstance(value, torch.SymBool) and not free_unbacked_symbols(value):
+        sizes.dim_env(value)
+        return _truth(b, sizes, value.node.expr)
+    return None
 
 
 _COMPARED = {

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from stack.errors import NoElementType, StackError, UnsupportedOp
-from stack.frameworks.torch_private import HigherOrderOperator, pytree, without_modes
+from stack.frameworks.torch_private import HigherOrderOperator, without_modes
 from stack.frontends.torch.aten.complex_numbers import joined
 from stack.frontends.torch.aten.lowering import Context, IndexCheck, NotLowered, Promise
 from stack.frontends.torch.aten.strided_access import read_strided, write_strided
@@ -25,13 +24,13 @@ from stack.frontends.torch.importer.border import (
     physical_order,
     storage_root,
 )
-from stack.frontends.torch.importer.calls import Calls
+from stack.frontends.torch.importer.calls import Calls, kinds_of_values
 from stack.frontends.torch.importer.complex_arguments import is_input_in_pairs
 from stack.frontends.torch.importer.control_flow import CONTROL
-from stack.frontends.torch.importer.dims import Sizes, float_value, is_size, truth_value
+from stack.frontends.torch.importer.dims import Sizes, is_size, number_value
 from stack.frontends.torch.importer.errors import raise_with_ops
 from stack.frontends.torch.importer.origins import source_line, variable_names
-from stack.frontends.torch.importer.strided_arguments import Apart, apart
+from stack.frontends.torch.importer.strided_arguments import Apart, memory_order
 from stack.frontends.torch.tensors.arrays import STACK_DTYPE, dtype_of
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr
@@ -255,7 +254,7 @@ class _Importer(Calls):
                 type_ = self._want(value)
             except NoElementType as error:
                 raise error.at(f"argument {hint}") from error
-            order = _order(value) if self.border is not None else None
+            order = memory_order(value) if self.border is not None else None
             if order is None or order == tuple(range(type_.rank)):
                 return param(name, type_)
             held = (order.span,) if isinstance(order, Apart) else [type_.shape[i] for i in order]
@@ -328,7 +327,7 @@ class _Importer(Calls):
             self.why |= {op: why for op, why in node.target.why.items() if op in made}  # pyright: ignore
             return inline_block(func.body, self._value(node.args), self.b)
         self.b.loc = source_line(node)
-        number = self._number(value) if isinstance(value, _NUMBERS) else None
+        number = number_value(self.b, self.sizes, value) if isinstance(value, _NUMBERS) else None
         if number is not None:
             return number
         if node.target in _STRIDED:
@@ -346,16 +345,6 @@ class _Importer(Calls):
             out = self._call(node, value)
         self._name(out, node)
         return out
-
-    def _number(self, value: Any) -> Any:
-        """Returns a size, or the node of another number that sizes decide; None for others."""
-        if is_size(value):
-            return self.sizes.dim(value)
-        if isinstance(value, torch.SymFloat):
-            return float_value(self.b, self.sizes, value)
-        if isinstance(value, torch.SymBool) and not free_unbacked_symbols(value):
-            return truth_value(self.b, self.sizes, value)
-        return None
 
     def _name(self, made: Any, node: FxNode) -> None:
         """Names a value after its FX node, and so the value under a final reshape.
@@ -401,38 +390,9 @@ class _Importer(Calls):
         return node
 
 
-def kinds_of_values(gm: GraphModule) -> tuple[set[torch.dtype], set[str]]:
-    """Returns the element types of all traced values and numbers of a graph, and the kinds of
-    devices, such as "cpu".
-    """
-    types: set[torch.dtype] = set()
-    devices: set[str] = set()
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        made = (value,) if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
-        for leaf in (*made, *node.args, *node.kwargs.values()):
-            if isinstance(leaf, torch.Tensor):
-                types.add(leaf.dtype)
-                devices.add(leaf.device.type)
-            elif isinstance(leaf, complex):
-                types.add(torch.complex128)
-    return types, devices
-
-
 def _opaque(func: Func) -> Iterator[Node]:
     """Yields the opaque nodes of a function, including those in nested blocks."""
     return (node for _, node in walk(func.body) if node.op == "opaque")
-
-
-def _order(value: torch.Tensor) -> Order | Apart | None:
-    """Returns the memory layout of a parameter; None if the tensor is copied to row-major first.
-
-    A tensor that is not dense is passed without a copy only if it is a float tensor on a CPU.
-    Indices are always copied: they are checked before a call, and the gaps contain no indices.
-    """
-    order = physical_order(value)
-    is_read_there = value.device.type == "cpu" and value.dtype.is_floating_point
-    return apart(value) if order is None and is_read_there else order
 
 
 def _is_start(value: torch.Tensor) -> bool:

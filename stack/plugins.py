@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -64,6 +65,13 @@ def load(group: str, name: str) -> Any:
         see = f"stackc {group.removeprefix('stack.')}"
         raise unknown_name(f"no {kind}", name, names(group), see=see)
     return points[name].load()
+
+
+def call_if_loaded(group: str, name: str, *args: Any) -> None:
+    """Calls a plugin if its module was imported already; imports nothing."""
+    point = _points(group).get(name)
+    if point is not None and point.module in sys.modules:
+        point.load()(*args)
 
 
 def add_file(path: str) -> None:

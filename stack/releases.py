@@ -27,8 +27,12 @@ class ReleaseRange:
     newest: str
 
     def holds(self, version: str) -> bool:
-        """True if a version, such as "2.14.1+cu130", is in the range."""
-        return _numbers(self.oldest) <= _numbers(version) <= _numbers(self.newest)
+        """True if a version, such as "2.14.1+cu130", is in the range. A missing number is 0."""
+        oldest, found, newest = (
+            [*map(int, re.findall(r"\d+", text)), 0, 0][:2]
+            for text in (self.oldest, version, self.newest)
+        )
+        return oldest <= found <= newest
 
 
 TESTED = {
@@ -65,9 +69,3 @@ def install_hint(extra: str) -> str:
     needs a checkout, because the project is on no package index.
     """
     return f"pip install '.[{extra}]' in a checkout of stack"
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    """Major and minor number of a version; a missing number is 0."""
-    major, minor, *_ = (*map(int, re.findall(r"\d+", version)), 0, 0)
-    return major, minor

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stack.ir.func import Func
-from stack.ir.names import unique_name
-from stack.ir.node import Node, walk
+from stack.ir.node import Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel

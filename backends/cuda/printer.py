@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.integers import Integers
-from stack.ir.names import unique_name
-from stack.ir.node import Block, Node, walk
+from stack.ir.node import Block, Node, unique_name, walk
 from stack.ir.traits import contractions, is_loop_sum
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP

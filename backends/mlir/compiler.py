@@ -9,8 +9,7 @@ from typing import Any
 
 from stack.errors import ParseError, StackError
 from stack.ir.func import Func
-from stack.ir.names import unique_name
-from stack.ir.node import Node, walk
+from stack.ir.node import Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.phases import phase

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stack.ir.names import unique_name
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, unique_name
 from stack.ir.storage import encode
 from stack.ir.traits import is_number
 from stack.ir.types import DType, TensorType

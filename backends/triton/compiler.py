@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from stack.ir.func import Func
-from stack.ir.names import unique_name
-from stack.ir.node import Block, Node, walk
+from stack.ir.node import Block, Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import stack.plugins as plugins
-from stack.collector import held_back
+from stack.cpython import undisturbed
 from stack.errors import StackError
-from stack.frames import with_room
 from stack.ir.types import BF16, DType
 from stack.run.backend import AddressProgram
 from stack.run.file_format import type_named
@@ -52,8 +51,7 @@ class JaxFrontend:
     def entry(self, target: Any) -> Entry | None:
         return None
 
-    @held_back()
-    @with_room
+    @undisturbed
     def capture(
         self, fn: Any, args: Sequence[Any], *, dynamic: bool = False, device: str = ""
     ) -> Captured:

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from stack.collector import held_back
-from stack.frames import with_room
+import stack.plugins as plugins
+from stack.cpython import undisturbed
 from stack.ir.types import DType
 from stack.releases import warn_if_untested
 from stack.run.backend import AddressProgram, Direct
 from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
-from stack.wings import part, part_if_here
+from stack.wings import PARTS, part
 
 
 @functools.cache
@@ -63,8 +63,7 @@ class TorchFrontend:
 
         return entry(target)
 
-    @held_back()
-    @with_room
+    @undisturbed
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace with Dynamo into functional ATen ops and import them.
 
@@ -73,19 +72,14 @@ class TorchFrontend:
         from stack.frameworks.torch_private import compile_lock
         from stack.frontends.torch.capture.capture import capture
 
-        self._enter_operators()
+        # defines in torch the hosted operators that were declared before torch was loaded
+        plugins.call_if_loaded(PARTS, "operators-enter", self.name)
         with compile_lock():
             return capture(fn, args, dynamic)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        self._enter_operators()
+        plugins.call_if_loaded(PARTS, "operators-enter", self.name)
         return part("calls", "torch-calls")(fn, dynamic, options)
-
-    def _enter_operators(self) -> None:
-        """Defines in torch the hosted operators that were declared before torch was loaded."""
-        enter = part_if_here("operators-enter")
-        if enter is not None:
-            enter(self.name)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         return _arrays().to_numpy(array, dtype)

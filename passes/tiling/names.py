@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from stack.ir.equivalence import once_in
-from stack.ir.names import unique_name
-from stack.ir.node import Block
+from stack.ir.node import Block, unique_name
 from stack.ir.traits import is_input
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from stack.calls.graph import CompiledGraph
 from stack.calls.lowered_program import Lowered
-from stack.collector import held_back
+from stack.cpython import undisturbed
 from stack.errors import StackError, UsageError
 from stack.explore.explored_run import ExploredRun, explored
-from stack.frames import with_room
 from stack.ir.func import Func
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
@@ -101,8 +100,7 @@ class Compiled:
         """Binds to an instance like a function in a class."""
         return self if instance is None else MethodType(self, instance)
 
-    @held_back()
-    @with_room
+    @undisturbed
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running."""
         with phase("capture"):

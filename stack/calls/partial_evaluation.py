@@ -15,8 +15,7 @@ import numpy as np
 from stack.errors import UsageError
 from stack.ir.builder import Builder, param, results_of
 from stack.ir.func import Func
-from stack.ir.names import unique_name
-from stack.ir.node import Node, topological
+from stack.ir.node import Node, topological, unique_name
 from stack.ir.traits import behind, is_input, is_known, runs_once
 from stack.rewrite.engine import copied, inline_block
 from stack.rewrite.group import bytes_of

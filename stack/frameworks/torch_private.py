@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._decomp import global_decomposition_table as _decompositions
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch._higher_order_ops.effects import _register_effectful_op, has_effects
 from torch._higher_order_ops.while_loop import while_loop_op
@@ -80,11 +81,22 @@ def is_written(op: Any) -> bool:
     return bool(op._schema.is_mutable)
 
 
+@cache
+def has_effect(op: Any) -> bool:
+    """True if an operator has another effect than its results, such as a write.
+
+    Torch orders the checks of linear algebra like effects; they only raise.
+    """
+    is_check = op is torch.ops.aten._linalg_check_errors.default
+    return bool(op._schema.is_mutable) or (not is_check and has_effects(op))
+
+
 def schema_name(op: Any) -> str:
     """Returns the name of an operator with its namespace, without its overload: `aten::mm`."""
     return str(op._schema.name)
 
 
+@cache
 def is_composite(op: Any) -> bool:
     """True if eager runs an operator by calling other operators; torch has no public query."""
     return bool(op.has_kernel_for_dispatch_key(_C.DispatchKey.CompositeImplicitAutograd))
@@ -199,9 +211,8 @@ def in_dual_level() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
-def is_autocast() -> bool:
-    """True if autocast is on for some device; the public query is by device."""
-    return bool(_C._is_any_autocast_enabled())
+# True if autocast is on for some device; the public query is by device.
+is_autocast: Callable[[], bool] = _C._is_any_autocast_enabled
 
 
 def without_autocast() -> AbstractContextManager[Any]:
@@ -219,29 +230,9 @@ def has_function_mode() -> bool:
     return bool(_C._len_torch_function_stack())
 
 
-def duck_sizes(is_on: bool) -> AbstractContextManager[Any]:
-    """Context in which sizes that are equal in the example become one symbol, or never do."""
-    from torch.fx.experimental import _config as sizes
-
-    settings: Any = sizes
-    return settings.patch(use_duck_shape=is_on)
-
-
-@contextmanager
-def without_dispatch() -> Generator[None]:
-    """Context in which operators run directly in C++, unseen by the modes of a trace."""
-    with _C._DisableTorchDispatch(), _C._DisablePythonDispatcher():
-        yield
-
-
-def python_dispatch() -> AbstractContextManager[Any]:
-    """Context in which operators use their Python kernels, which take symbolic sizes.
-
-    AOTAutograd traces in it.
-    """
-    from torch._dispatch.python import enable_python_dispatcher
-
-    return enable_python_dispatcher()
+# Context in which operators use their Python kernels, which take symbolic sizes. AOTAutograd traces
+# in it.
+python_dispatch: Callable[[], AbstractContextManager[Any]] = enable_python_dispatcher
 
 
 @contextmanager
@@ -325,13 +316,21 @@ def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
 def capture_whole(fn: Any, args: Sequence[Any]) -> Any:
     """Captures a call as one Dynamo graph, with the bytecode around it.
 
-    `torch.export` only gives ATen graphs.
+    `torch.export` only gives ATen graphs. Sizes that are equal in the example are different
+    symbols, since they may differ in later calls.
     """
     from torch._dynamo.convert_frame import fullgraph_capture
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
     from torch._export.utils import _compiling_state_context
+    from torch.fx.experimental import _config as sizes
 
-    with _compiling_state_context(), get_metrics_context(), dynamo_timed("fullgraph_capture"):
+    settings: Any = sizes
+    with (
+        settings.patch(use_duck_shape=False),
+        _compiling_state_context(),
+        get_metrics_context(),
+        dynamo_timed("fullgraph_capture"),
+    ):
         return fullgraph_capture(fn, tuple(args), {})
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -14,8 +15,7 @@ import numpy as np
 from stack.errors import RuleError
 from stack.ir.data import Data
 from stack.ir.func import Func
-from stack.ir.names import unique_name
-from stack.ir.node import Block, Node, deps, topological
+from stack.ir.node import Block, Node, deps, topological, unique_name
 from stack.ir.ops import OPS, find, infer_type
 from stack.ir.types import (
     I64,
@@ -33,19 +33,17 @@ Operand = Node | int | float | bool
 def constant(value: Any, dtype: DType | str | None = None) -> Node:
     """A `const` node from a number or an array. The element type defaults to the array's."""
     kind = dtype_named(dtype) if isinstance(dtype, str) else dtype
-    return _integer(value, kind) if type(value) is int else _constant(value, kind)
-
-
-def _constant(value: Any, dtype: DType | None) -> Node:
+    if type(value) is int:
+        return _integer(value, kind)
     array = np.asarray(value)
-    data = Data(array, dtype or dtype_of(array))
+    data = Data(array, kind or dtype_of(array))
     return Node("const", (), {"value": data}, TensorType(data.dtype, data.shape))
 
 
 @lru_cache(maxsize=1 << 10)
 def _integer(value: int, dtype: DType | None) -> Node:
     """A scalar constant, such as an index of a kernel, of which steps make many."""
-    return _constant(value, dtype)
+    return constant(np.asarray(value), dtype)
 
 
 def param(name: str, type_: Type) -> Node:
@@ -75,6 +73,7 @@ def make(
     return made
 
 
+@dataclass(eq=False, repr=False)
 class Builder:
     """Makes nodes by op name, `b.add(x, 1.0)`, and records names and source lines.
 
@@ -83,10 +82,9 @@ class Builder:
     constants of the first operand's element type.
     """
 
-    def __init__(self) -> None:
-        self.names: dict[Node, str] = {}
-        self.locs: dict[Node, tuple[str, ...]] = {}
-        self.loc: tuple[str, ...] = ()
+    names: dict[Node, str] = field(default_factory=dict[Node, str])
+    locs: dict[Node, tuple[str, ...]] = field(default_factory=dict[Node, tuple[str, ...]])
+    loc: tuple[str, ...] = ()
 
     def __getattr__(self, op: str) -> Callable[..., Node]:
         name = op[:-1] if op.endswith("_") and keyword.iskeyword(op[:-1]) else op
@@ -114,7 +112,9 @@ class Builder:
         named: str | None = None,
     ) -> Node:
         """Makes one node by op name."""
-        node = make(name, self._nodes(args), attrs, blocks, hint)
+        nodes = [a for a in args if isinstance(a, Node)]
+        given = nodes if len(nodes) == len(args) else _with_constants(args, nodes)
+        node = make(name, given, attrs, blocks, hint)
         self.note(node, named)
         return node
 
@@ -124,14 +124,6 @@ class Builder:
             self.locs[node] = tuple(dict.fromkeys((*self.locs.get(node, ()), *self.loc)))
         if name:
             self.names.setdefault(node, name)
-
-    def _nodes(self, args: Sequence[Operand]) -> list[Node]:
-        if all(isinstance(a, Node) for a in args):
-            return [a for a in args if isinstance(a, Node)]
-        dtypes = [a.dtype for a in args if isinstance(a, Node)]
-        # skip bool: the condition of a select does not have the type of its branches
-        dtype = next((d for d in dtypes if d.kind != "b"), dtypes[0] if dtypes else None)
-        return [a if isinstance(a, Node) else _number(a, dtype) for a in args]
 
     def const(self, value: Any, dtype: DType | str | None = None) -> Node:
         """A constant."""
@@ -153,7 +145,15 @@ class Builder:
         self, name: str, params: Sequence[Node], results: Sequence[Node], level: str = "tensor"
     ) -> Func:
         """A function with the names and source lines recorded so far."""
-        return Func(name, self.block(params, results), level)
+        return Func(name, Block(params, results, self.names, self.locs), level)
+
+
+def _with_constants(args: Sequence[Operand], nodes: Sequence[Node]) -> list[Node]:
+    """Returns operands with constants in place of numbers; `nodes` are those that are none."""
+    dtypes = [a.dtype for a in nodes]
+    # skip bool: the condition of a select does not have the type of its branches
+    dtype = next((d for d in dtypes if d.kind != "b"), dtypes[0] if dtypes else None)
+    return [a if isinstance(a, Node) else _number(a, dtype) for a in args]
 
 
 def _number(value: float, dtype: DType | None) -> Node:

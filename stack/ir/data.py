@@ -49,7 +49,7 @@ class Data:
         self.shape = held.shape
         self.raw = raw
         self = _POOL.setdefault(key, self)
-        if self.size > INLINE_ELEMENTS:
+        if held.size > INLINE_ELEMENTS:
             _BY_DIGEST[self.digest] = self
         return self
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from stack.ir.dim import Symbol
 from stack.ir.interpreter import interpret
-from stack.ir.names import legal_name
-from stack.ir.node import Block, Interned, Node
+from stack.ir.node import Block, Interned, Node, legal_name
 from stack.ir.printer import print_function
 from stack.ir.sizes import sizes_of, substitute_sizes
 

@@ -10,28 +10,14 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, symbols
-from stack.ir.names import legal_name, unique_name
 from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
-
-__all__ = [
-    "Block",
-    "Node",
-    "deps",
-    "is_inline",
-    "own_names",
-    "plain_attr",
-    "remade_block",
-    "topological",
-    "unique_name",
-    "walk",
-]
 
 # None, bool, int, float, str, Expr, Data, DType, and tuples of these
 Attr = Any
@@ -42,6 +28,25 @@ _BLOCKS: weakref.WeakValueDictionary[tuple[Any, ...], Block] = weakref.WeakValue
 _EMPTY: frozenset[Node] = frozenset()
 _PLAIN = (int, str, bool, type(None), Expr, Data, DType)
 _TRUE, _FALSE, _FLOAT = object(), object(), object()
+
+
+@lru_cache(maxsize=4096)
+def legal_name(hint: str) -> str:
+    """The closest name that the IR text allows: letters, digits, `_` and inner dots."""
+    if hint.isascii() and hint.isidentifier():
+        return hint
+    return "".join(c if c.isalnum() or c in "_." else "_" for c in hint).strip(".") or "v"
+
+
+def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
+    """Returns a name that is not taken, and takes it: `x`, `x_1`, `x_2`, ..."""
+    hint = legal_name(hint)
+    name = hint
+    while name in taken:
+        counts[hint] = counts.get(hint, 0) + 1
+        name = f"{hint}_{counts[hint]}"
+    taken.add(name)
+    return name
 
 
 def _attr_key(value: object) -> Any:
@@ -291,7 +296,8 @@ class Block(Interned):
         self.free = _EMPTY.union(*[r.vars for r in self.results]).difference(self.params)
         self.names = {} if self.is_open else name_table(self, names or {})
         lines = locs or {}
-        self.locs = {n: _in_order(lines[n]) for n in self.names if lines.get(n)}
+        found = [(n, lines[n]) for n in self.names if lines.get(n)]
+        self.locs = {n: tuple(sorted(set(own))) if len(own) > 1 else own for n, own in found}
         key = (self.params, self.results, tuple(self.names.items()), tuple(self.locs.items()))
         return _BLOCKS.setdefault(key, self)
 
@@ -390,11 +396,6 @@ def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
     taken.update(str(v.attrs["name"]) for block in inner for v in block.params)
     counts: dict[str, int] = {}
     return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
-
-
-def _in_order(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Source lines sorted, each once."""
-    return tuple(sorted(set(lines))) if len(lines) > 1 else tuple(lines)
 
 
 def remade_block(

@@ -167,11 +167,6 @@ class OpDef:
             table[name.rstrip("?")] = (kind.strip() or "any", not name.endswith("?"))
         return table
 
-    @cached_property
-    def required(self) -> tuple[str, ...]:
-        """The names of the attributes that every node has."""
-        return tuple([name for name, (_, is_needed) in self.signature.items() if is_needed])
-
 
 OPS: dict[str, OpDef] = {}
 TABLES = "stack.op_tables"  # entry points of modules that define more ops: those of a mesh
@@ -222,6 +217,8 @@ def check_signature(
         raise RuleError(f"{op.name} takes at least {op.at_least} operand(s), got {len(args)}")
     if blocks and op.kind not in BLOCK_KINDS:
         raise RuleError(f"{op.name} takes no blocks, got {len(blocks)}")
+    if not attrs and not op.attrs:
+        return
     for name, value in attrs.items():
         if name not in op.signature:
             known = ", ".join(op.signature) or "none"
@@ -229,8 +226,8 @@ def check_signature(
         wanted, test = ATTRIBUTES[op.signature[name][0]]
         if not test(value):
             raise RuleError(f"attribute {name!r} of {op.name} is {wanted}, not {value!r}")
-    for name in op.required:
-        if name not in attrs:
+    for name, (_, is_needed) in op.signature.items():
+        if is_needed and name not in attrs:
             raise RuleError(f"{op.name} needs attribute {name!r}")
 
 
@@ -242,11 +239,12 @@ def infer_type(
     hint: Type | None = None,
 ) -> Type:
     """Type of a node; raises RuleError when the op does not allow these operands."""
-    op = lookup(name)
+    op = OPS.get(name) or lookup(name)
     try:
         given = {k: plain_attr(k, v) for k, v in attrs.items()}
         check_signature(op, args, given, blocks)
-        return unsharded(op.infer(Site(name, tuple(args), given, tuple(blocks), hint)))
+        found = op.infer(Site(name, tuple(args), given, tuple(blocks), hint))
+        return found if found.sharding is None else unsharded(found)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         what = f"missing {error}" if isinstance(error, LookupError) else f"{error}"
         raise RuleError(f"{name} does not take these operands or attributes: {what}") from error

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import stack.plugins as plugins
-from stack.collector import held_back
+from stack.cpython import undisturbed
 from stack.errors import UsageError, VerifyError, unknown_name
-from stack.frames import with_room
 from stack.imports import import_named, importable
 from stack.ir.func import Func
 from stack.ir.types import unsharded
@@ -120,8 +119,7 @@ class Pipeline:
         """True if a pass uses schedules that a user gives."""
         return any(item.takes_schedules for item in self.passes)
 
-    @held_back()
-    @with_room
+    @undisturbed
     def run(
         self,
         func: Func,

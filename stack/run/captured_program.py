@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stack.collector import held_back
+from stack.cpython import undisturbed
 from stack.errors import StackError
-from stack.frames import with_room
 from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.phases import phase
@@ -88,8 +87,7 @@ class CapturedProgram:
             raise StackError("not compiled yet: its sizes are symbolic, call it once")
         return next(reversed(self.runs.values()))
 
-    @held_back()
-    @with_room
+    @undisturbed
     @phase("rest")
     def _compile(self, key: Sizes) -> Executable:
         for other in self.others:

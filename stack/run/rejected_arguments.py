@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -128,22 +127,16 @@ def _own_line(error: Exception) -> str:
     return f"\n(at {Path(last.filename).name}:{last.lineno}: `{last.line}`)"
 
 
-@functools.cache
+@cache
 def is_users(file: str) -> bool:
     """True if a file is the user's: neither a library's, Python's, nor ours."""
     path = Path(file)
     is_demo = "demos" in path.parts  # they are user programs inside the package
     is_standard = _STANDARD in path.parents and "site-packages" not in path.parts
-    is_library = _is_installed(path.parent) or is_standard
+    folders = path.parents
+    is_installed = any(f.name in ("site-packages", "dist-packages") for f in folders)
+    is_library = is_standard or is_installed or any(any(f.glob("*.dist-info")) for f in folders)
     return not is_library and (is_demo or not is_own(file))
-
-
-@cache
-def _is_installed(folder: Path) -> bool:
-    """True if a folder is below one that packages are installed to."""
-    if folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info")):
-        return True
-    return folder.parent != folder and _is_installed(folder.parent)
 
 
 def is_own(file: str) -> bool:

@@ -25,7 +25,7 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
         return IRFrontend()
     known = plugins.names("stack.frontends")
     if name != "auto":
-        if name in known and not is_installed(name):
+        if name in known and name not in sys.modules and not is_installed(name):
             raise UsageError(f"{name} is not installed: {install_hint(name)}")
         warn_if_untested(name)
         return plugins.load("stack.frontends", name)

@@ -27,7 +27,7 @@ from stack.ir import (
 from stack.ir.builder import rebuild_block
 from stack.ir.dim import mod, symbol
 from stack.ir.lexer import MAX_NESTING, tokenize
-from stack.ir.names import legal_name
+from stack.ir.node import legal_name
 from stack.ir.types import DTYPES, F32, I64, TensorType
 
 

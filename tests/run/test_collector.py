@@ -11,7 +11,7 @@ import pytest
 
 import stack
 import stack.plugins as plugins
-from stack.collector import held_back
+from stack.cpython import held_back
 from stack.errors import StackError
 from stack.run.backend import Backend, Executable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stack.frames import with_room
+from stack.cpython import undisturbed
 
 CALLS, DEEPEST = 500, 400
 
@@ -35,11 +35,11 @@ def _most(at: Callable[[int], int]) -> int:
 def test_no_depth_costs_a_page_for_each_call() -> None:
     if _most(_at) < CALLS:
         pytest.skip("this Python has no end of a chunk among the first calls")
-    assert _most(with_room(_at)) < CALLS
+    assert _most(undisturbed(_at)) < CALLS
 
 
 def test_it_is_the_function() -> None:
-    @with_room
+    @undisturbed
     def add(a: int, *, b: int = 1) -> int:
         """A sum."""
         return a + b
@@ -50,7 +50,7 @@ def test_it_is_the_function() -> None:
 
 
 def test_rooms_in_rooms() -> None:
-    @with_room
+    @undisturbed
     def down(depth: int) -> int:
         return down(depth - 1) + 1 if depth else 0
 

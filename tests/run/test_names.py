@@ -13,7 +13,7 @@ from stack.backends.runtime.names import function_name
 from stack.explore.lowering import Settings, inspect_target
 from stack.explore.target import ExampleCall
 from stack.ir import Func
-from stack.ir.names import legal_name
+from stack.ir.node import legal_name
 from stack.rewrite.engine import Replacement, replace
 from stack.run.backend import Kernel
 from stack.run.record import Run

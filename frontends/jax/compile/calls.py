@@ -14,9 +14,8 @@ from jax.core import Tracer
 
 from stack.calls.graph import CompiledGraph
 from stack.calls.recapture import mismatch
-from stack.collector import held_back
+from stack.cpython import undisturbed
 from stack.errors import StackError
-from stack.frames import with_room
 from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND, explained
 from stack.frontends.jax.capture.capture import captured_from, is_capturing, traced
@@ -153,8 +152,7 @@ class _Jitted:
         name = getattr(self.calls.fn, "__name__", type(self.calls.fn).__name__)
         return Program(name, found.flat, found.closed, compiled, batched)
 
-    @held_back()
-    @with_room
+    @undisturbed
     def _compiled(self, found: _Traced, device: str, change: str) -> CompiledGraph:
         dynamic = self.calls.dynamic
         if dynamic:

@@ -36,7 +36,8 @@ for _op in _COMPARE:
     _compare(_op)
 
 
-def _sum(cx: Context, op: str, x: Any, y: Any, alpha: Any) -> Node:
+@lowers("add.Tensor", "add.Scalar", "prims.add.default")
+def _add(cx: Context, x: Any, y: Any, *, alpha: Any = 1, op: str = "add") -> Node:
     """Computes `x + alpha * y`. For 16-bit floats numbers are rounded first, and the sum once."""
     dtype: DType = cx.want.dtype
     if isinstance(alpha, int | float) and alpha == 1:
@@ -46,19 +47,14 @@ def _sum(cx: Context, op: str, x: Any, y: Any, alpha: Any) -> Node:
     return cx.cast(cx.elementwise(op, x, cx.elementwise("mul", y, alpha)), dtype)
 
 
-@lowers("add.Tensor", "add.Scalar", "prims.add.default")
-def _add(cx: Context, x: Any, y: Any, *, alpha: Any = 1) -> Node:
-    return _sum(cx, "add", x, y, alpha)
-
-
 @lowers("sub.Tensor", "sub.Scalar", "prims.sub.default")
 def _sub(cx: Context, x: Any, y: Any, *, alpha: Any = 1) -> Node:
-    return _sum(cx, "sub", x, y, alpha)
+    return _add(cx, x, y, alpha=alpha, op="sub")
 
 
 @lowers("rsub.Tensor", "rsub.Scalar")
 def _rsub(cx: Context, x: Any, y: Any, alpha: Any = 1) -> Node:
-    return _sum(cx, "sub", y, x, alpha)
+    return _add(cx, y, x, alpha=alpha, op="sub")
 
 
 @lowers("mul.Tensor", "mul.Scalar", "prims.mul.default")

@@ -110,7 +110,7 @@ class Context:
         name: the overload that is being lowered.
         checks: bounds of index inputs.
         promises: conditions checked after a run: computed indices, assertions.
-        fakes: the fake tensors that torch traced for the arguments of this op.
+        given: the arguments of this op in torch's graph.
         trusted: true if indices were checked before (in a backward graph).
         is_inside: true inside a block, whose parameters cannot be checked before a call.
     """
@@ -120,26 +120,30 @@ class Context:
     name: str = ""
     checks: list[IndexCheck] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
-    fakes: tuple[Any, ...] = ()
+    given: Sequence[Any] = ()
     trusted: bool = False
     is_inside: bool = False
 
+    @property
+    def fakes(self) -> tuple[Any, ...]:
+        """The fake tensors that torch traced for the arguments of this op; None for numbers."""
+        return tuple(getattr(arg, "meta", {}).get("val") for arg in self.given)
+
     # ---- leaves
 
-    def const(self, value: Any, dtype: DType) -> Node:
-        """Returns a scalar constant; out-of-range integers wrap as in a C cast."""
-        if dtype.is_integer and isinstance(value, int) and not isinstance(value, bool):
-            value = np.asarray(value % (1 << dtype.bits), dtype=f"u{dtype.bits // 8}")
-            return constant(value.view(dtype.numpy)[()], dtype)
-        return constant(value, dtype)
-
     def scalar(self, value: Node | Dim | Number, dtype: DType) -> Node:
-        """Converts a number, size or node to a node of `dtype`."""
+        """Converts a number, size or node to a node of `dtype`.
+
+        Integers that are out of its range wrap as in a C cast.
+        """
         if isinstance(value, Node):
             return self.cast(value, dtype)
         if isinstance(value, Expr):
             return self.cast(self.b.size_of(value), dtype)
-        return self.const(value, dtype)
+        if dtype.is_integer and isinstance(value, int) and not isinstance(value, bool):
+            bits = np.asarray(value % (1 << dtype.bits), dtype=f"u{dtype.bits // 8}")
+            return constant(bits.view(dtype.numpy)[()], dtype)
+        return constant(value, dtype)
 
     def full(self, value: Node | Dim | Number, type_: TensorType) -> Node:
         """Returns an array filled with one value."""
@@ -152,7 +156,8 @@ class Context:
     # ---- movement; returns its operand if there is nothing to do
 
     def cast(self, x: Node, dtype: DType) -> Node:
-        x = widened(self.b, x) if x.dtype is not dtype else x
+        if x.dtype is not dtype:
+            x = widened(self.b, x)
         if x.dtype is dtype:
             return x
         if not is_storage(dtype):
@@ -279,8 +284,14 @@ class Context:
 
     def align(self, values: Sequence[Any], dtype: DType) -> tuple[list[Node], tuple[Dim, ...]]:
         """Returns operands of an elementwise op, cast and broadcast, and their common shape."""
-        shape = self.shape_of(*values)
-        return [self.fit(self.scalar(v, dtype), shape) for v in values], shape
+        shapes = {v.shape for v in values if isinstance(v, Node)}
+        shape = shapes.pop() if len(shapes) == 1 else self.shape_of(*values)
+        nodes: list[Node] = []
+        for value in values:
+            is_made = isinstance(value, Node) and value.dtype is dtype
+            node = value if is_made else self.scalar(value, dtype)
+            nodes.append(node if node.shape in ((), shape) else self.fit(node, shape))
+        return nodes, shape
 
     def elementwise(self, op: str, *values: Any, dtype: DType | None = None) -> Node:
         """Builds an elementwise op on broadcast operands, in `dtype` (default: their common type).
@@ -296,9 +307,9 @@ class Context:
             )
         nodes, shape = self.align(values, wide)
         out = self.b.op(op, nodes)
-        if out.dtype is wide:
+        if out.dtype is wide and wide is not kind:
             out = self.cast(out, kind)
-        return self.broadcast(out, shape)
+        return out if out.shape == shape else self.broadcast(out, shape)
 
     def select(self, test: Node, yes: Any, no: Any, dtype: DType | None = None) -> Node:
         """Selects `yes` where the bool `test` is true, else `no`."""

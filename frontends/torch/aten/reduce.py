@@ -84,7 +84,7 @@ def _extremum(name: str, kind: str) -> None:
 def arg_extremum(cx: Context, kind: str, x: Node, dim: int, keep: bool) -> Node:
     """Returns the index of the first maximum or minimum along an axis."""
     if not x.tensor.rank:
-        return cx.const(0, I64)
+        return cx.scalar(0, I64)
     axis = axis_of(dim, x.tensor.rank)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     out = cx.b.argreduce(x, kind=kind, axis=axis, type=TensorType(I64, shape))
@@ -225,7 +225,7 @@ def _running_extremum(name: str, kind: str) -> None:
     @lowers(f"{name}.default")
     def lower(cx: Context, x: Node, dim: int) -> tuple[Node, Node]:
         if not x.tensor.rank:
-            return x, cx.const(0, I64)
+            return x, cx.scalar(0, I64)
         axis = axis_of(dim, x.tensor.rank)
         best = cx.b.scan(x, kind=kind, axis=axis, reverse=False)
         same = cx.elementwise("eq", x, best)
@@ -269,7 +269,7 @@ def _sort(
     cx: Context, x: Node, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Node, Node]:
     if not x.tensor.rank:
-        return x, cx.const(0, I64)
+        return x, cx.scalar(0, I64)
     return _ordered(cx, x, axis_of(dim, x.tensor.rank), descending)
 
 
@@ -278,7 +278,7 @@ def _topk(
     cx: Context, x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Node, Node]:  # fmt: skip
     if not x.tensor.rank:
-        return x, cx.const(0, I64)
+        return x, cx.scalar(0, I64)
     axis = axis_of(dim, x.tensor.rank)
     values, places = _ordered(cx, x, axis, largest)
     return cx.slice(values, axis, 0, k), cx.slice(places, axis, 0, k)
@@ -289,7 +289,7 @@ def _kthvalue(
     cx: Context, x: Node, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Node, Node]:
     if not x.tensor.rank:
-        return x, cx.const(0, I64)
+        return x, cx.scalar(0, I64)
     axis = axis_of(dim, x.tensor.rank)
     pair = _ordered(cx, x, axis, False)
     picked = [cx.select_at(v, axis, k - 1) for v in pair]
@@ -307,7 +307,7 @@ def _median(cx: Context, x: Node) -> Node:
 @lowers("median.dim", "nanmedian.dim")
 def _median_dim(cx: Context, x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
     if not x.tensor.rank:
-        return x, cx.const(0, I64)
+        return x, cx.scalar(0, I64)
     axis = axis_of(dim, x.tensor.rank)
     value, place = _middle(cx, x, axis, skips_nan="nanmedian" in cx.name)
     if keepdim:

@@ -86,7 +86,7 @@ def _square(cx: Context, x: Node) -> Node:
 
 @lowers("relu.default")
 def _relu(cx: Context, x: Node) -> Node:
-    return cx.elementwise("max", x, 0)
+    return cx.elementwise("max", x, 0, dtype=x.dtype)
 
 
 @lowers("isnan.default")

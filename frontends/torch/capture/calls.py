@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from stack.errors import StackError
@@ -18,14 +17,13 @@ from stack.frontends.torch.capture.index_checks import assert_on_device, check_i
 from stack.frontends.torch.importer.dims import Sizes
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.frontends.torch.tensors.size_symbols import size_values
-from stack.ir.func import Func
 from stack.ir.node import Node
 
 # ---- arguments
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class Leaf:
     """A value in the nested example arguments: a tensor, by its number, or else a fixed value."""
 
     name: str
@@ -33,37 +31,23 @@ class _Leaf:
     value: Any = None
 
 
+@dataclass(frozen=True)
 class Arguments:
-    """The nested structure of the example arguments; later calls must have the same one."""
+    """The nested structure of the example arguments; later calls must have the same one.
 
-    def __init__(self, fn: Any, args: Sequence[Any]) -> None:
-        self.signature = _signature(fn)
-        names = self._names(len(args))
-        pairs, self.spec = pytree.tree_flatten_with_path(tuple(args))
-        self.leaves: list[_Leaf] = []
-        self.tensors: list[torch.Tensor] = []
-        self.tensor_names: list[str] = []
-        for path, value in pairs:
-            name = _leaf_name(names, path)
-            if isinstance(value, np.ndarray):
-                raise TypeError(f"argument {name!r} is a NumPy array; pass torch.from_numpy")
-            if isinstance(value, torch.Tensor):
-                self.leaves.append(_Leaf(name, len(self.tensors)))
-                self.tensors.append(value)
-                self.tensor_names.append(name)
-            else:
-                self.leaves.append(_Leaf(name, None, value))
+    Attributes:
+        signature: that of the user's callable; None if it has none.
+        spec: the containers around the leaves.
+        leaves: the values in them, in order.
+        tensors: the tensors among them.
+        tensor_names: their names.
+    """
 
-    def _names(self, count: int) -> list[str]:
-        if self.signature is None:
-            return [f"arg{i}" for i in range(count)]
-        names: list[str] = []
-        for p in self.signature.parameters.values():
-            if p.kind is p.VAR_POSITIONAL:
-                names.extend(f"{p.name}.{i}" for i in range(count - len(names)))
-            elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-                names.append(p.name)
-        return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
+    signature: inspect.Signature | None
+    spec: pytree.TreeSpec
+    leaves: Sequence[Leaf]
+    tensors: Sequence[torch.Tensor]
+    tensor_names: Sequence[str]
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Returns the tensors of a call. Raises TypeError for another structure."""
@@ -99,47 +83,30 @@ class Arguments:
         return given.args
 
 
-def _signature(fn: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
-    except (TypeError, ValueError):
-        return None
-
-
-def _leaf_name(names: Sequence[str], path: Any) -> str:
-    head, *rest = path
-    parts = [str(names[head.idx])]
-    for key in rest:
-        parts.append(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))))
-    return ".".join(parts)
-
-
 # ---- a call
 
 
-def program_name(fn: Any) -> str:
-    """Returns the name of a user's callable as an IR function name."""
-    name = getattr(fn, "__name__", type(fn).__name__)
-    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
-
-
+@dataclass(eq=False)
 class Call:
     """Converts a user's arguments to the tensors of the program, after checking them.
 
     Remembers them, since some results are written back to them or return them.
+
+    Attributes:
+        params: the parameters of the program for the tensors among the arguments.
+        checks: bounds of index inputs, with the numbers of these among the tensors.
+        symbols: assumptions of tracing about symbolic sizes; None without symbols.
+        sound: shapes that were checked against them.
     """
 
-    def __init__(
-        self, arguments: Arguments, func: Func, bound: int, checks: Sequence[IndexCheck],
-        symbols: Sizes,
-    ) -> None:  # fmt: skip
-        self.arguments = arguments
-        self.params = func.params[bound:]
-        places = {p: i for i, p in enumerate(self.params)}
-        self.checks = [(places[c.param], c) for c in checks if c.param in places]
-        self.symbols = symbols if func.symbols else None
-        self.sound: set[tuple[tuple[int, ...], ...]] = set()
-        self.local = threading.local()
+    arguments: Arguments
+    params: Sequence[Node]
+    checks: Sequence[tuple[int, IndexCheck]]
+    symbols: Sizes | None
+    sound: set[tuple[tuple[int, ...], ...]] = field(
+        default_factory=set[tuple[tuple[int, ...], ...]]
+    )
+    local: threading.local = field(default_factory=threading.local)
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         tensors = self.arguments.match(args, kwargs)
@@ -211,6 +178,7 @@ class Template:
         return pytree.tree_unflatten(leaves, self.spec)
 
 
+@dataclass(eq=False)
 class Finish:
     """Converts the results of a program to the user's return value.
 
@@ -218,11 +186,10 @@ class Finish:
     to inputs and buffers that the program writes to.
     """
 
-    def __init__(
-        self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],
-        promises: Sequence[Promise],
-    ) -> None:  # fmt: skip
-        self.call, self.template, self.writes, self.promises = call, template, writes, promises
+    call: Call
+    template: Template
+    writes: Sequence[tuple[int, Any]]
+    promises: Sequence[Promise]
 
     def __call__(self, results: Sequence[Any]) -> Any:
         results = kept_promises(results, self.promises)

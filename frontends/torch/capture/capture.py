@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 
 from stack.errors import StackError
 from stack.frameworks.torch_private import dynamo_error, pytree
-from stack.frontends.torch.capture.calls import (
-    Arguments,
-    Call,
-    Finish,
-    Template,
-    program_name,
-)
-from stack.frontends.torch.graphs.refusals import raise_refusals
+from stack.frontends.torch.capture.calls import Arguments, Call, Finish, Leaf, Template
+from stack.frontends.torch.graphs.eager_runs import raise_refusals
 from stack.frontends.torch.importer.errors import raise_explained
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.tensors.arrays import check_results, device_of, dtype_of
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
-from stack.frontends.torch.tracing.layouts import lay_out_as_eager
-from stack.frontends.torch.tracing.notes import Notes, graph_notes
-from stack.frontends.torch.tracing.tracer import Functional, Traced, functional_graph
+from stack.frontends.torch.tracing.dynamo import Traced
+from stack.frontends.torch.tracing.functional import Functional, functional_graph
+from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.func import Func
@@ -35,47 +32,84 @@ from stack.run.frontend import Captured
 
 def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
     """Trace a module or function for example arguments."""
-    args = _distinct(args)
-    arguments = Arguments(fn, args)
+    arguments, args = _flattened(fn, args)
+    # Dynamo traces only Python code
+    is_python = isinstance(fn, torch.nn.Module | FunctionType | MethodType)
     try:
-        traced = Traced(_traceable(fn), args, dynamic)
+        traced = Traced(fn if is_python else lambda *args: fn(*args), args, dynamic)
     except dynamo_error() as error:
         raise_explained(error, fn, args, {})
-    raise_refusals(traced.graph, lambda: traced.inputs(args))
-    lay_out_as_eager(traced.graph, lambda: traced.inputs(args))
-    return _Assembly(fn, args, arguments, traced, functional_graph(traced, args)).captured()
+    raise_refusals(traced.graph, traced.inputs)
+    return _Assembly(fn, args, arguments, traced, functional_graph(traced)).captured()
 
 
-def _traceable(fn: Any) -> Any:
-    """Wraps a callable without Python code in a function: Dynamo traces only Python code."""
-    if isinstance(fn, torch.nn.Module | FunctionType | MethodType):
-        return fn
-    return lambda *args: fn(*args)
+def program_name(fn: Any) -> str:
+    """Returns the name of a user's callable as an IR function name."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
 
 
-def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns arguments as distinct tensors: none is also a global, a weight, or another argument.
+# ---- arguments
 
-    So every tensor becomes a parameter of its own. It shares the memory of the argument, or is a
-    copy if the same tensor occurs again.
+
+def _flattened(fn: Any, args: Sequence[Any]) -> tuple[Arguments, tuple[Any, ...]]:
+    """Returns the structure of the example arguments, and the arguments with distinct tensors.
+
+    No tensor is also a global, a weight, or another argument, so every tensor becomes a parameter
+    of its own. It shares the memory of the argument, or is a copy if the same tensor occurs again.
     """
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        signature = None
+    names = _parameter_names(signature, len(args))
+    pairs: Any
+    pairs, spec = pytree.tree_flatten_with_path(tuple(args))
+    leaves: list[Leaf] = []
+    values: list[Any] = []
+    tensors: list[torch.Tensor] = []
+    tensor_names: list[str] = []
     seen: set[int] = set()
-
-    def fresh(value: Any) -> Any:
+    for path, value in pairs:
+        keys = (getattr(k, "key", getattr(k, "idx", getattr(k, "name", k))) for k in path[1:])
+        name = ".".join([names[path[0].idx], *map(str, keys)])
+        if isinstance(value, np.ndarray):
+            raise TypeError(f"argument {name!r} is a NumPy array; pass torch.from_numpy")
         if not isinstance(value, torch.Tensor):
-            return value
+            leaves.append(Leaf(name, None, value))
+            values.append(value)
+            continue
         held = value.detach().clone() if id(value) in seen else value.detach()
         seen.add(id(value))
         vars(held).update(vars(value))  # for example the marks of `mark_dynamic`
-        return held.requires_grad_(value.requires_grad)
+        held.requires_grad_(value.requires_grad)
+        leaves.append(Leaf(name, len(tensors)))
+        values.append(held)
+        tensors.append(held)
+        tensor_names.append(name)
+    arguments = Arguments(signature, spec, leaves, tensors, tensor_names)
+    return arguments, pytree.tree_unflatten(values, spec)
 
-    return pytree.tree_map(fresh, tuple(args))
+
+def _parameter_names(signature: inspect.Signature | None, count: int) -> list[str]:
+    """Returns the names of `count` positional arguments."""
+    names: list[str] = []
+    for p in signature.parameters.values() if signature is not None else ():
+        if p.kind is p.VAR_POSITIONAL:
+            names.extend(f"{p.name}.{i}" for i in range(count - len(names)))
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+    return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
+
+
+# ---- the program
 
 
 class _Assembly:
     """Orders the parameters and results of a captured program, as `stack.compile` expects them.
 
-    Parameters are weights, then arguments; results are the user's, then new values of inputs.
+    Parameters are weights and constants, then arguments; results are the user's, then new values of
+    inputs.
     """
 
     def __init__(
@@ -87,19 +121,51 @@ class _Assembly:
         self.holders = made.graph.graph.find_nodes(op="placeholder")
         if len(self.holders) != len(self.given):
             raise StackError(f"{len(self.given)} inputs were traced as {len(self.holders)}")
+        root = traced.root
+        is_module = isinstance(root, torch.nn.Module)
+        pairs = [*root.named_parameters(), *root.named_buffers()] if is_module else []
+        weights = {id(weight): name for name, weight in pairs}
+        argument = {id(t): i for i, t in enumerate(arguments.tensors)}
+        # by number of a placeholder, the number of the argument that it is
+        self.leaf_of = {i: argument[id(v)] for i, v in enumerate(self.given) if id(v) in argument}
+        self.param_names: dict[str, str] = {}
+        for i, (holder, value) in enumerate(zip(self.holders, self.given, strict=True)):
+            own = weights.get(id(value), made.names[i])
+            is_argument = i in self.leaf_of
+            name = arguments.tensor_names[self.leaf_of[i]] if is_argument else own
+            self.param_names[holder.name] = name
+        rank = {weight: n for n, weight in enumerate(weights)}
+        bound = [i for i in range(len(self.given)) if i not in self.leaf_of]
+        bound.sort(key=lambda i: rank.get(id(self.given[i]), len(rank)))
+        self.order = [*bound, *sorted(self.leaf_of, key=self.leaf_of.__getitem__)]
 
     def captured(self) -> Captured:
-        self._place()
         imported = import_graph(self.graph, program_name(self.fn), self.param_names, self.order)
-        func, bound = self._with_unused(imported)
-        loose = [e for e in imported.sizes.values() if isinstance(e, Expr)]
-        for size in loose:
-            if not any(lone_symbol(d) == lone_symbol(size) for p in func.params for d in p.shape):
+        func, inputs, tensors = imported.func, imported.inputs, self.arguments.tensors
+        bound: list[Any] = [
+            self.given[source] if isinstance(source, int) else source
+            for source in inputs
+            if not (isinstance(source, int) and source in self.leaf_of)
+        ]
+        if len(func.params) < len(bound) + len(tensors):
+            func = self._with_unused(func, inputs)
+        for size in imported.sizes.values():
+            if isinstance(size, Expr) and not _is_size_of(size, func.params):
                 raise StackError(f"the size {size} comes from a number, not from a tensor's shape")
-        call = Call(self.arguments, func, len(bound), imported.checks, imported.symbols)
-        finish = Finish(call, self._template(imported), self._writes(imported), imported.promises)
-        device = device_of([*bound, *self.given, *self.arguments.tensors])
-        check_results(self.graph.graph.output_node().args[0], device)  # pyright: ignore
+        device = "cpu"
+        if imported.devices != {"cpu"} or func is not imported.func:
+            device = device_of([*bound, *self.given, *tensors])
+            check_results(self.graph.graph.output_node().args[0], device)  # pyright: ignore
+        params = func.params[len(bound) :]
+        checks = [(params.index(c.param), c) for c in imported.checks if c.param in params]
+        symbols = imported.symbols if imported.symbols.symbols else None
+        call = Call(self.arguments, params, checks, symbols)
+        # by number of a result of the graph, its number among those that are tensors
+        count = itertools.count()
+        numbers = [next(count) if isinstance(o, Node) else None for o in imported.outputs]
+        targets = [self.leaf_of.get(i, self.given[i]) for i in self.made.written]
+        writes = [(n, target) for n, target in zip(numbers, targets) if n is not None]
+        finish = Finish(call, self._template(imported, numbers), writes, imported.promises)
         return Captured(
             func=func,
             make_text=lambda: self.graph.print_readable(print_output=False, colored=False),
@@ -113,106 +179,60 @@ class _Assembly:
             device=device,
         )
 
-    def _place(self) -> None:
-        """Computes the order of the graph's placeholders: weights and constants, then arguments.
-
-        Also their names, and for those that are arguments the number of the argument.
-        """
-        leaf = {id(t): i for i, t in enumerate(self.arguments.tensors)}
-        root = self.traced.root
-        is_module = isinstance(root, torch.nn.Module)
-        pairs = [*root.named_parameters(), *root.named_buffers()] if is_module else []
-        named = {id(weight): name for name, weight in pairs}
-        self.leaf_of: dict[int, int] = {}
-        self.param_names: dict[str, str] = {}
-        bound: list[int] = []
-        argument_names = self.arguments.tensor_names
-        for i, (holder, value) in enumerate(zip(self.holders, self.given, strict=True)):
-            if id(value) in leaf:
-                self.leaf_of[i] = leaf[id(value)]
-                self.param_names[holder.name] = argument_names[leaf[id(value)]]
-            else:
-                bound.append(i)
-                self.param_names[holder.name] = named.get(id(value), self.made.names[i])
-        rank = {weight: n for n, weight in enumerate(named)}
-        bound.sort(key=lambda i: rank.get(id(self.given[i]), len(rank)))
-        self.order = [*bound, *sorted(self.leaf_of, key=self.leaf_of.__getitem__)]
-
-    def _with_unused(self, imported: Imported) -> tuple[Func, list[torch.Tensor]]:
-        """Returns the function with a parameter for every tensor argument, and bound tensors."""
-        func = imported.func
-        bound: list[torch.Tensor] = []
-        own: dict[int, Node] = {}
-        params: list[Node] = []
-        for p, source in zip(func.params, imported.inputs, strict=True):
-            if isinstance(source, int) and source in self.leaf_of:
-                own[self.leaf_of[source]] = p
-                continue
-            params.append(p)
-            bound.append(self.given[source] if isinstance(source, int) else source)  # pyright: ignore
+    def _with_unused(self, func: Func, inputs: Sequence[Any]) -> Func:
+        """Returns the function with a parameter for every tensor argument."""
+        own = {self.leaf_of[s]: p for p, s in zip(func.params, inputs) if s in self.leaf_of}
+        params = [p for p in func.params if p not in own.values()]
         taken = {str(p.attrs["name"]) for p in func.params}
         counts: dict[str, int] = {}
-        for i, (name, tensor) in enumerate(
-            zip(self.arguments.tensor_names, self.arguments.tensors, strict=True)
-        ):
+        pairs = zip(self.arguments.tensor_names, self.arguments.tensors, strict=True)
+        for i, (name, tensor) in enumerate(pairs):
             if i not in own:
                 type_ = TensorType(dtype_of(tensor.dtype), tuple(tensor.shape))
                 own[i] = param(unique_name(name, taken, counts), type_)
             params.append(own[i])
         body = Block(params, func.results, func.body.names, func.body.locs)
-        return Func(func.name, body, func.level), bound
+        return Func(func.name, body, func.level)
 
-    # ---- results
+    def _template(self, imported: Imported, numbers: Sequence[int | None]) -> Template:
+        """Returns the structure of the user's return value around the results of the program.
 
-    def _writes(self, imported: Imported) -> list[tuple[int, Any]]:
-        """Returns pairs (result, target): which result is copied to which input after a call.
-
-        `result` is a number among the results; a target is a bound tensor or an argument's number.
+        Args:
+            numbers: for each result of the graph, its number among the tensors; None for others.
         """
-        targets = [self.leaf_of.get(i, self.given[i]) for i in self.made.written]
-        numbers = _result_numbers(imported.outputs)
-        return [(n, target) for n, target in zip(numbers, targets) if n is not None]
-
-    def _template(self, imported: Imported) -> Template:
         skip = len(self.made.written)
-        outputs = imported.outputs[skip:]
-        numbers = _result_numbers(imported.outputs)[skip:]
-        marks = [torch.empty(0) for _ in outputs]
-        shape = self.traced.result(self.args, marks)
-        leaves, spec = pytree.tree_flatten(shape)
-        place = {id(m): i for i, m in enumerate(marks)}
-        argument = {id(t): i for i, t in enumerate(self.arguments.tensors)}
+        outputs = zip(numbers[skip:], imported.outputs[skip:], strict=True)
+        kinds = [("fixed", value) if n is None else ("result", n) for n, value in outputs]
+        made = {id(m): kind for m, kind in zip(self.traced.marks, kinds, strict=True)}
+        argument = {id(t): ("argument", i) for i, t in enumerate(self.arguments.tensors)}
+        leaves, spec = pytree.tree_flatten(self.traced.result)
         parts: list[tuple[str, Any]] = []
         for leaf in leaves:
-            if id(leaf) in place:
-                number = numbers[place[id(leaf)]]
-                value = outputs[place[id(leaf)]]
-                parts.append(("fixed", value) if number is None else ("result", number))
-            elif id(leaf) in argument:
-                parts.append(("argument", argument[id(leaf)]))
-            elif isinstance(leaf, torch.Tensor | bool | int | float | complex | str | None):
-                parts.append(("fixed", leaf))
-            else:
+            known = made.get(id(leaf)) or argument.get(id(leaf))
+            is_fixed = isinstance(leaf, torch.Tensor | bool | int | float | complex | str | None)
+            if known is None and not is_fixed:
                 raise StackError(
                     f"the function returns a {type(leaf).__name__}; register it as a pytree"
                     " (torch.utils._pytree.register_pytree_node) or return tensors"
                 )
+            parts.append(known or ("fixed", leaf))
         return Template(spec, parts)
 
     def _notes(self, imported: Imported) -> Notes:
-        notes = graph_notes(self.traced.output)
-        notes |= imported.notes()
+        """Returns guards and decompiled code of Dynamo, and what calls do besides the program."""
+        found = self.traced.output.graph_capture_output
+        guards = getattr(found.output_graph, "guards", None)
+        notes = Notes({"guards": lambda: guards_text(guards)} if guards else {})
+        bytecode = found.bytecode
+        notes["decompiled"] = lambda: decompiled(bytecode)
+        if imported.why or imported.checks or imported.promises:
+            notes |= imported.notes()
         written = [self.holders[i].name for i in self.made.written if i not in self.leaf_of]
         if written:
             notes["written buffers"] = "\n".join(self.param_names[name] for name in written)
         return notes
 
 
-def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
-    """For each output, its number among the tensor outputs; None for others."""
-    numbers: list[int | None] = []
-    count = 0
-    for value in outputs:
-        numbers.append(count if isinstance(value, Node) else None)
-        count += isinstance(value, Node)
-    return numbers
+def _is_size_of(size: Expr, params: Sequence[Node]) -> bool:
+    """True if some parameter has an axis of a size that is a symbol."""
+    return any(lone_symbol(d) == lone_symbol(size) for p in params for d in p.shape)

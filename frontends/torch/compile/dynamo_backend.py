@@ -16,11 +16,10 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 import stack.plugins as plugins
-from stack.collector import held_back
+from stack.cpython import undisturbed
 from stack.errors import StackError, UnsupportedOp
-from stack.frames import with_room
 from stack.frameworks import torch_private as private
-from stack.frontends.torch.capture.calls import program_name
+from stack.frontends.torch.capture.capture import program_name
 from stack.frontends.torch.compile.aot_autograd import aot_compiled
 from stack.frontends.torch.compile.complex_border import real_border
 from stack.frontends.torch.compile.graph_split import compiled_in_parts
@@ -29,21 +28,21 @@ from stack.frontends.torch.compile.inference_calls import compiled_by_mode
 from stack.frontends.torch.compile.set_data import drop_own_memory
 from stack.frontends.torch.compile.sparse_gradients import OpByOp, sparse_nodes
 from stack.frontends.torch.compile.tangents import takes_tangents
-from stack.frontends.torch.graphs.refusals import raise_refusals
+from stack.frontends.torch.graphs.eager_runs import raise_refusals
 from stack.frontends.torch.importer.border import Border
 from stack.frontends.torch.importer.graph import Imported, import_graph
+from stack.frontends.torch.importer.origins import source_line, variable_name
 from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
-from stack.frontends.torch.importer.source_lines import source_line, variable_name
 from stack.frontends.torch.program.argument_overlap import guarded
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
 from stack.frontends.torch.tensors.arrays import check_results, device_of
 from stack.frontends.torch.tensors.precision import guard_precision
-from stack.frontends.torch.tracing.functions import write_out
+from stack.frontends.torch.tracing.dynamo import write_out
+from stack.frontends.torch.tracing.functional import decomposition, decompositions, plain_tracing
 from stack.frontends.torch.tracing.layouts import lay_out_as_eager
 from stack.frontends.torch.tracing.notes import Notes, decompiled, guards_text
 from stack.frontends.torch.tracing.recorder import is_own, recorded
-from stack.frontends.torch.tracing.tracer import decompositions, plain_tracing
 from stack.frontends.torch.training.delayed_gradients import Late, is_late, repeats, takes_gradients
 from stack.frontends.torch.training.joint_graph import partition_fn
 from stack.frontends.torch.training.saved_tensors import save_old_values
@@ -75,7 +74,7 @@ def _note_bytecode(code: Any, new_code: Any) -> Any:
 private.on_bytecode(_note_bytecode)
 
 
-@with_room
+@undisturbed
 def compile_graph(
     gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
     made: Any = GRAPHS, fn: Any = None, target: str = "",
@@ -111,8 +110,8 @@ def _compiled(
     device = _device(gm, example_inputs)
     guard_precision(gm)
     if device == "cpu":
-        raise_refusals(gm, lambda: example_inputs)
-    lay_out_as_eager(gm, lambda: example_inputs)
+        raise_refusals(gm, example_inputs)
+    lay_out_as_eager(gm, example_inputs)
     write_out(gm)
     warm(options.get("backend") or default_backend(device), options)
     maker = _Maker(gm, options, device, made, fn, target)
@@ -132,14 +131,14 @@ def _compiled(
     has_gradients = takes_gradients(gm)
     if not has_gradients or (whole and is_late(gm, example_inputs)):
         without = torch.no_grad() if has_gradients else nullcontext()
-        with phase("trace"), plain_tracing(), held_back(), without:
-            found = recorded(gm, decompositions())
+        with phase("trace"), plain_tracing(), without:
+            found = recorded(gm, decomposition)
             if found is not None and is_own(found):
                 if not has_gradients:
                     return maker.called(found.graph)
                 if repeats(found.graph):
                     return maker.called_late(found.graph, compiler)
-    with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
+    with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs):
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
         lone = maker.lone
         count = None if lone is None else passed_on(gm, example_inputs, lone.shortcut)

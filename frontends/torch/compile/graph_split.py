@@ -20,7 +20,7 @@ from stack.frameworks.torch_private import FakeTensor
 from stack.frontends.torch.compile.parts import Part, graph_parts
 from stack.frontends.torch.graphs.data_dependence import ASSUMES, data_dependent, named_ops
 from stack.frontends.torch.importer.errors import PARTS
-from stack.frontends.torch.importer.source_lines import source_line
+from stack.frontends.torch.importer.origins import source_line
 from stack.frontends.torch.program.compiled_graph import Prepared, is_preparing
 from stack.run.record import Run, Stage
 

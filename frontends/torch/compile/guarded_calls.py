@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stack.calls.recapture import MANY_CHANGES, mismatch
-from stack.collector import held_back
+from stack.cpython import held_back
 from stack.errors import StackError
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.compile.cache_entries import Entries
@@ -25,7 +25,7 @@ from stack.frontends.torch.compile.graph_split import Parts
 from stack.frontends.torch.compile.tangents import in_dual_level
 from stack.frontends.torch.importer.errors import raise_explained
 from stack.frontends.torch.program.compiled_graph import Prepared, preparing
-from stack.frontends.torch.tracing.tracer import capturing
+from stack.frontends.torch.tracing.dynamo import capturing
 from stack.run.rejected_arguments import raise_as_eager
 
 _is_traced = torch.compiler.is_dynamo_compiling

@@ -88,7 +88,7 @@ def _pair(cx: Context, value: Any) -> Pair:
     if isinstance(value, Pair):
         return Pair(cx.cast(value.re, kind), cx.cast(value.im, kind))
     if isinstance(value, complex):
-        return Pair(cx.const(value.real, kind), cx.const(value.imag, kind))
+        return Pair(cx.scalar(value.real, kind), cx.scalar(value.imag, kind))
     re = cx.scalar(value, kind)
     return Pair(re, cx.full(0, re.tensor))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stack.errors import StackError
 from stack.frameworks import torch_private as private
-from stack.frontends.torch.tracing.functions import is_traced
+from stack.frontends.torch.tracing.dynamo import is_traced
 
 States = tuple[Tensor, ...]
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from stack.errors import UnsupportedOp
 from stack.frameworks.torch_private import pytree
 from stack.frontends.torch.importer.errors import PARTS
-from stack.frontends.torch.importer.source_lines import source_line
+from stack.frontends.torch.importer.origins import source_line
 
 ASSUMES = torch.ops.aten._assert_scalar.default
 

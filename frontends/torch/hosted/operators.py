@@ -23,7 +23,7 @@ from stack.frontends.torch.importer.graph import import_graph
 from stack.frontends.torch.replay.space import callable_of
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, dtype_of
 from stack.frontends.torch.tensors.autocast import without_autocast
-from stack.frontends.torch.tracing.tracer import decompositions
+from stack.frontends.torch.tracing.functional import decompositions
 from stack.hosted import Kernel, Op
 from stack.hosted.nodes import custom, decomposed
 from stack.ir.axes import Rule

@@ -35,7 +35,13 @@ from stack.frontends.torch.aten.lowering import (
     load_lowerings,
 )
 from stack.frontends.torch.importer.dims import Sizes, is_size
-from stack.frontends.torch.tensors.arrays import NAMESPACES, dtype_of, encode_call, encode_strides
+from stack.frontends.torch.tensors.arrays import (
+    NAMESPACES,
+    STACK_DTYPE,
+    dtype_of,
+    encode_call,
+    encode_strides,
+)
 from stack.frontends.torch.tensors.random_ops import draws, has_effect, traced_strides
 from stack.ir.builder import Builder
 from stack.ir.dim import Dim, Expr, equal
@@ -66,27 +72,32 @@ class Calls:
 
     Attributes:
         b: builder of IR nodes.
+        cx: the context of lowerings.
+        sizes: conversion of symbolic sizes.
+        is_plain: True if kernels compute with the type of every value: no complex numbers, and no
+            storage types such as f8e5m2.
         env: maps each FX node to its IR value.
         why: for each opaque op, the reason.
         effects: opaque calls with side effects, in order.
     """
 
-    def __init__(self, trusted: bool) -> None:
-        self.b = Builder()
-        self.cx = Context(self.b, trusted=trusted)
-        self.sizes = Sizes()
-        self.env: dict[fx.Node, Any] = {}
-        self.why: dict[str, str] = {}
-        self.effects: list[Node] = []
-
-    def _tensor_type(self, value: torch.Tensor) -> TensorType:
-        if value.layout is not torch.strided:
-            raise StackError(f"the IR has no tensors of layout {value.layout}")
-        return TensorType(dtype_of(value.dtype), self.sizes.shape(value.shape))
+    b: Builder
+    cx: Context
+    sizes: Sizes
+    is_plain: bool
+    env: dict[fx.Node, Any]
+    why: dict[str, str]
+    effects: list[Node]
 
     def _want(self, value: Any) -> Any:
+        """Converts what torch traced: tensors to their types, sizes to those of the IR."""
         if isinstance(value, torch.Tensor):
-            return self._tensor_type(value)
+            if value.layout is not torch.strided:
+                raise StackError(f"the IR has no tensors of layout {value.layout}")
+            shape = tuple(value.shape)
+            is_known = all(type(size) is int for size in shape)
+            dtype = STACK_DTYPE.get(value.dtype) or dtype_of(value.dtype)  # which raises
+            return TensorType(dtype, shape if is_known else self.sizes.shape(shape))
         if isinstance(value, list | tuple):
             return tuple(self._want(v) for v in value)
         return self.sizes.dim(value) if is_size(value) else None
@@ -118,20 +129,23 @@ class Calls:
         args = [self._value(a) for a in node.args]
         kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
         want = self._want(value)
-        if is_complex((args, list(kwargs.values()), want)):
+        if not self.is_plain and is_complex((args, list(kwargs.values()), want)):
             return self._complex(node, name, args, kwargs, want)
         # in a loop, torch traces copy variants of view ops
         lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
-        if has_storage((args, list(kwargs.values()), want)) and not _moves(name):
-            return self._opaque(node, args, kwargs, want, "it computes with a storage type")
-        self.cx.want, self.cx.name = want, name
+        if not self.is_plain and has_storage((args, list(kwargs.values()), want)):
+            if not _moves(name):
+                return self._opaque(node, args, kwargs, want, "it computes with a storage type")
+        self.cx.want, self.cx.name, self.cx.given = want, name, node.args
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
-        self.cx.fakes = tuple(_fake(a) for a in node.args)
         checks, promises = len(self.cx.checks), len(self.cx.promises)
         try:
-            return self._settled(lowering(self.cx, *args, **kept), want)
+            out = lowering(self.cx, *args, **kept)
+            is_one = isinstance(out, Node) and isinstance(want, TensorType)
+            is_wanted = is_one and out.dtype is want.dtype and out.shape == want.shape
+            return out if is_wanted else self._settled(out, want)
         except (NotLowered, RuleError, SymbolicSize) as error:
             del self.cx.checks[checks:]
             del self.cx.promises[promises:]
@@ -160,8 +174,6 @@ class Calls:
                 raise NotLowered(f"{len(out)} results, torch has {len(want)}")
             return tuple(self._settled(o, w) for o, w in zip(out, want, strict=True))
         if out is None or not isinstance(want, TensorType):
-            return out
-        if out.dtype is want.dtype and out.shape == want.shape:
             return out
         is_like = out.dtype is want.dtype and out.tensor.rank == want.rank
         if not is_like or any(equal(a, b) is False for a, b in zip(out.shape, want.shape)):
@@ -206,6 +218,24 @@ class Calls:
         return tuple(
             self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
         )
+
+
+def kinds_of_values(gm: fx.GraphModule) -> tuple[set[torch.dtype], set[str]]:
+    """Returns the element types of all traced values and numbers of a graph, and the kinds of
+    devices, such as "cpu".
+    """
+    types: set[torch.dtype] = set()
+    devices: set[str] = set()
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        made = (value,) if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
+        for leaf in (*made, *node.args, *node.kwargs.values()):
+            if isinstance(leaf, torch.Tensor):
+                types.add(leaf.dtype)
+                devices.add(leaf.device.type)
+            elif isinstance(leaf, complex):
+                types.add(torch.complex128)
+    return types, devices
 
 
 def _moves(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -19,12 +20,16 @@ from stack.ir.types import BOOL, F64, TensorType
 F = sympy_functions()
 
 
+@dataclass
 class Sizes:
-    """Converts SymInts. Symbols get short names in order of first use."""
+    """Converts SymInts. Symbols get short names in order of first use.
 
-    def __init__(self) -> None:
-        self._symbols: dict[sympy.Symbol, Dim] = {}
-        self._env: Any = None
+    Attributes:
+        symbols: the symbols that were used, and what they became.
+    """
+
+    symbols: dict[sympy.Symbol, Dim] = field(default_factory=dict[sympy.Symbol, Dim])
+    _env: Any = None
 
     def dim(self, value: Any) -> Dim:
         """Converts an int or SymInt to a size.
@@ -49,17 +54,17 @@ class Sizes:
         """Returns an assumption of tracing about sizes that is false for these values, or None."""
         known = {
             sym: sympy.Integer(values[str(size)])
-            for sym, size in self._symbols.items()
+            for sym, size in self.symbols.items()
             if str(size) in values
         }
         for sym, number in known.items():
             bounds = self._env.var_to_range.get(sym)
             if bounds is not None and not bounds.lower <= number <= bounds.upper:
-                return f"{self._symbols[sym]} is between {bounds.lower} and {bounds.upper}"
+                return f"{self.symbols[sym]} is between {bounds.lower} and {bounds.upper}"
         for guard in self._env.guards if self._env is not None else ():
             if guard.expr.free_symbols <= known.keys():
                 if guard.expr.xreplace(known) == sympy.false:
-                    names = {s: sympy.Symbol(str(d)) for s, d in self._symbols.items()}
+                    names = {s: sympy.Symbol(str(d)) for s, d in self.symbols.items()}
                     return str(guard.expr.xreplace(names))
         return None
 
@@ -71,16 +76,16 @@ class Sizes:
         return tuple(self.dim(s) for s in sizes)
 
     def _symbol(self, sym: sympy.Symbol) -> Dim:
-        if sym not in self._symbols:
+        if sym not in self.symbols:
             low, high = -INF, INF  # a number that is not a size may be negative
             bounds = self._env.var_to_range.get(sym) if self._env is not None else None
             if bounds is not None:
                 low = max(int(bounds.lower), -INF) if bounds.lower.is_Integer else -INF
                 high = int(bounds.upper) if bounds.upper.is_Integer else INF
             letter = "u" if str(sym).startswith("u") else "s"
-            name = f"{letter}{len(self._symbols)}"
-            self._symbols[sym] = symbol(name, low, min(high, INF))
-        return self._symbols[sym]
+            name = f"{letter}{len(self.symbols)}"
+            self.symbols[sym] = symbol(name, low, min(high, INF))
+        return self.symbols[sym]
 
     def convert(self, expr: Any) -> Dim:
         """Converts a sympy expression to a size."""
@@ -133,20 +138,23 @@ def is_size(value: Any) -> bool:
     )
 
 
-def float_value(b: Builder, sizes: Sizes, value: torch.SymFloat) -> Node:
-    """Converts a float computed from sizes to a scalar node."""
-    sizes.dim_env(value)
-    return _float(b, sizes, value.node.expr)
+def number_value(b: Builder, sizes: Sizes, value: Any) -> Node | Dim | None:
+    """Converts a traced integer to a size, and a float or bool that sizes decide to a scalar node.
 
-
-def truth_value(b: Builder, sizes: Sizes, value: torch.SymBool) -> Node:
-    """Converts a condition on sizes to a bool scalar node.
+    Returns None for other bools: those that depend on data, and Python's.
 
     Raises:
         StackError: if the IR cannot express it.
     """
-    sizes.dim_env(value)
-    return _truth(b, sizes, value.node.expr)
+    if is_size(value):
+        return sizes.dim(value)
+    if isinstance(value, torch.SymFloat):
+        sizes.dim_env(value)
+        return _float(b, sizes, value.node.expr)
+    if isinstance(value, torch.SymBool) and not free_unbacked_symbols(value):
+        sizes.dim_env(value)
+        return _truth(b, sizes, value.node.expr)
+    return None
 
 
 _COMPARED = {

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from stack.errors import StackError, UnsupportedOp
+from stack.errors import NoElementType, StackError, UnsupportedOp
 from stack.frameworks import torch_private as private
-from stack.frontends.torch.importer.source_lines import source_line
+from stack.frontends.torch.importer.origins import source_line
 from stack.run.rejected_arguments import FAULT, is_own, is_users, raise_as_eager, raise_if_refused
 
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
@@ -32,8 +32,13 @@ _BRANCH = re.compile(r"data-dependent expression (.+?) \(unhinted")
 _MOST = 6  # maximum number of lines of a Dynamo message
 
 
-def raise_with_ops(error: StackError, gm: GraphModule) -> NoReturn:
-    """Raises the error of an import; if data-dependent ops caused it, UnsupportedOp with these."""
+def raise_with_ops(error: StackError, gm: GraphModule, node: Node | None) -> NoReturn:
+    """Raises the error of an import; if data-dependent ops caused it, UnsupportedOp with these.
+
+    An element type that the IR lacks is one of `node`, the call that was imported.
+    """
+    if isinstance(error, NoElementType) and node is not None:
+        raise error.at(str(node.target), source_line(node)) from error
     found = sized_by_data(gm)
     if not found:
         raise error

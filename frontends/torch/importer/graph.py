@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from stack.errors import NoElementType, StackError, UnsupportedOp
 from stack.frameworks.torch_private import HigherOrderOperator, without_modes
-from stack.frontends.torch.aten.complex_numbers import is_complex, joined
-from stack.frontends.torch.aten.lowering import IndexCheck, NotLowered, Promise
+from stack.frontends.torch.aten.complex_numbers import joined
+from stack.frontends.torch.aten.lowering import Context, IndexCheck, NotLowered, Promise
 from stack.frontends.torch.aten.strided_access import read_strided, write_strided
 from stack.frontends.torch.importer.border import (
     Border,
@@ -25,16 +24,15 @@ from stack.frontends.torch.importer.border import (
     physical_order,
     storage_root,
 )
-from stack.frontends.torch.importer.calls import Calls
+from stack.frontends.torch.importer.calls import Calls, kinds_of_values
 from stack.frontends.torch.importer.complex_arguments import is_input_in_pairs
 from stack.frontends.torch.importer.control_flow import CONTROL
-from stack.frontends.torch.importer.dims import Sizes, float_value, is_size, truth_value
+from stack.frontends.torch.importer.dims import Sizes, is_size, number_value
 from stack.frontends.torch.importer.errors import raise_with_ops
-from stack.frontends.torch.importer.source_lines import source_line
-from stack.frontends.torch.importer.strided_arguments import Apart, apart
-from stack.frontends.torch.importer.variable_names import variable_names
-from stack.frontends.torch.tensors.arrays import dtype_of
-from stack.ir.builder import constant, param
+from stack.frontends.torch.importer.origins import source_line, variable_names
+from stack.frontends.torch.importer.strided_arguments import Apart, memory_order
+from stack.frontends.torch.tensors.arrays import STACK_DTYPE, dtype_of
+from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr
 from stack.ir.func import Func
 from stack.ir.node import Node, unique_name, walk
@@ -42,6 +40,8 @@ from stack.ir.types import TensorType
 from stack.rewrite.engine import inline_block
 
 _LARGE_CONSTANT = 64
+_PLAIN = frozenset({t for t, d in STACK_DTYPE.items() if d.kind in "biuf"})
+_NUMBERS = int | torch.SymInt | torch.SymFloat | torch.SymBool
 _STRIDED_WRITES = frozenset({
     torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
 })  # fmt: skip
@@ -65,6 +65,7 @@ class Imported:
         sizes: placeholders that are sizes: position to size expression.
         why: for each opaque op, the reason.
         symbols: assumptions of tracing about symbolic sizes.
+        devices: the kinds of devices of the traced values.
         promises: conditions checked after a run; `func` returns their bools after the tensors.
     """
 
@@ -75,6 +76,7 @@ class Imported:
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
     symbols: Sizes
+    devices: set[str]
     why: dict[str, str] = field(default_factory=dict)
     promises: list[Promise] = field(default_factory=list)
 
@@ -112,10 +114,11 @@ def import_graph(
         border: memory layouts of arguments and results; the results are then its fresh values.
             Default: parameters and results have the shapes of the graph.
     """
+    importer = _Importer(gm, param_names or {}, trusted, border)
     try:
-        return _Importer(gm, param_names or {}, trusted, border).run(name, order)
+        return importer.run(name, order)
     except StackError as error:
-        raise_with_ops(error, gm)
+        raise_with_ops(error, gm, importer.node)
 
 
 def import_values(
@@ -125,11 +128,11 @@ def import_values(
 
     Returns the function, a map of nodes to IR values, and for each opaque op the reason.
     """
+    importer = _Importer(gm, param_names, True, None)
     try:
-        importer = _Importer(gm, param_names, True, None)
         params = importer.values()
     except StackError as error:
-        raise_with_ops(error, gm)
+        raise_with_ops(error, gm, importer.node)
     results = [importer.env[n] for n in wanted]
     return importer.b.func(name, params, results), importer.env, importer.why
 
@@ -138,7 +141,15 @@ class _Importer(Calls):
     def __init__(
         self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool, border: Border | None
     ) -> None:
-        super().__init__(trusted)
+        self.b = Builder()
+        self.cx = Context(self.b, trusted=trusted)
+        self.sizes = Sizes()
+        types, self.devices = kinds_of_values(gm)
+        self.is_plain = types <= _PLAIN
+        self.env: dict[FxNode, Any] = {}
+        self.why: dict[str, str] = {}
+        self.effects: list[Node] = []
+        self.node: FxNode | None = None  # the call that is being imported
         self.gm = gm
         self.border = border
         self.param_names = param_names
@@ -161,7 +172,7 @@ class _Importer(Calls):
             if isinstance(value, Node):
                 params.append(value)
                 inputs.append(place)
-                value = self._as_given(value)
+                value = self._as_given(value) if value in self.orders else value
             elif isinstance(value, int | Expr):
                 sizes[place] = value
             self.env[holders[place]] = value
@@ -178,8 +189,9 @@ class _Importer(Calls):
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
         return Imported(
-            func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
-        )
+            func, inputs, orders, outputs, checks, sizes, self.sizes, self.devices, self.why,
+            promises,
+        )  # fmt: skip
 
     def values(self) -> list[Node]:
         """Import all nodes; returns the parameters."""
@@ -197,6 +209,7 @@ class _Importer(Calls):
         """Returns an importer for a nested graph, which becomes a block."""
         inner = _Importer(graph, {}, self.cx.trusted, None)
         inner.cx.is_inside = True
+        inner.is_plain &= self.is_plain
         inner.sizes, inner.why = self.sizes, self.why
         return inner
 
@@ -213,7 +226,10 @@ class _Importer(Calls):
                 size = node.meta.get("val")
                 self.env[node] = self.sizes.dim(size) if is_size(size) else operand
             elif node.op != "output":
-                self.env[node] = self._node(node)
+                try:
+                    self.env[node] = self._node(node)
+                except NoElementType as error:
+                    raise error.at(str(node.target), source_line(node)) from error
         if self.lifted:
             raise StackError("large constants inside of a loop or a condition are not supported")
         return self._outputs()
@@ -222,7 +238,8 @@ class _Importer(Calls):
         if self.border is None:
             made: Any = self.gm.graph.output_node().args[0]
             made = made if isinstance(made, list | tuple) else [made]
-            return [joined(self.cx, self._value(a)) for a in made]
+            made = list(map(self._value, made))
+            return made if self.is_plain else [joined(self.cx, value) for value in made]
         pairs = zip(self.border.fresh, self.border.orders, strict=True)
         return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
 
@@ -234,10 +251,10 @@ class _Importer(Calls):
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
             try:
-                type_ = self._tensor_type(value)
+                type_ = self._want(value)
             except NoElementType as error:
                 raise error.at(f"argument {hint}") from error
-            order = _order(value) if self.border is not None else None
+            order = memory_order(value) if self.border is not None else None
             if order is None or order == tuple(range(type_.rank)):
                 return param(name, type_)
             held = (order.span,) if isinstance(order, Apart) else [type_.shape[i] for i in order]
@@ -254,10 +271,9 @@ class _Importer(Calls):
         Programs get arrays with their axes in memory order, or as flat memory if they are not
         dense.
         """
-        order = self.orders.get(value)
-        if isinstance(order, Apart):
-            return order.read(self.cx, value)
-        return value if order is None else self.cx.transpose(value, inverse(order))
+        order = self.orders[value]
+        is_dense = not isinstance(order, Apart)
+        return self.cx.transpose(value, inverse(order)) if is_dense else order.read(self.cx, value)
 
     def _strided(self, node: FxNode) -> Any:
         """Imports `as_strided`, which indexes memory: finds the node that allocated it."""
@@ -295,12 +311,7 @@ class _Importer(Calls):
     # ---- nodes
 
     def _node(self, node: FxNode) -> Any:
-        try:
-            return self._made(node)
-        except NoElementType as error:
-            raise error.at(str(node.target), source_line(node)) from error
-
-    def _made(self, node: FxNode) -> Any:
+        self.node = node
         if node.op == "get_attr":
             return self._attribute(str(node.target))
         if node.op != "call_function":
@@ -308,52 +319,47 @@ class _Importer(Calls):
         value = node.meta.get("val")
         if node.target is operator.getitem:
             source, index = (self._value(a) for a in node.args)
-            self._assign(source[index], node)
+            self._name(source[index], node)
             return source[index]
         func = getattr(node.target, "func", None)
         if isinstance(func, Func):
             made = {str(n.attrs["target"]).removeprefix("torch:") for n in _opaque(func)}
             self.why |= {op: why for op, why in node.target.why.items() if op in made}  # pyright: ignore
             return inline_block(func.body, self._value(node.args), self.b)
-        if is_size(value):
-            return self.sizes.dim(value)
         self.b.loc = source_line(node)
-        if node.target in _STRIDED and not is_complex(value):
+        number = number_value(self.b, self.sizes, value) if isinstance(value, _NUMBERS) else None
+        if number is not None:
+            return number
+        if node.target in _STRIDED:
             return self._strided(node)
-        if self.border is not None and is_input_in_pairs(node):
+        if self.border is not None and not self.is_plain and is_input_in_pairs(node):
             hint = self.param_names.get(storage_root(node).name, node.name)
             name = unique_name(hint, self.names, self.counts)
             self.views[node] = param(name, self._want(value))
             return self.views[node]
-        if isinstance(value, torch.SymFloat):
-            return float_value(self.b, self.sizes, value)
-        if isinstance(value, torch.SymBool) and not free_unbacked_symbols(value):
-            return truth_value(self.b, self.sizes, value)
         control = CONTROL.get(str(node.target))
         if isinstance(node.target, HigherOrderOperator) and control is not None:
             self.cx.want = self._want(value)
             out = control(self, *map(self._value, node.args))
         else:
             out = self._call(node, value)
-        for i, item in enumerate(out if isinstance(out, tuple) else (out,)):
-            if isinstance(item, Node):
-                name = node.name.removeprefix("_unsafe").lstrip("_")
-                self._name(item, f"{name}.{i}" if isinstance(out, tuple) else name)
-        self._assign(out, node)
+        self._name(out, node)
         return out
 
-    def _name(self, node: Node, name: str) -> None:
-        """Set the name of the FX node for a value, and for the value under a final reshape."""
-        if node.op == "reshape":
-            self.b.names.setdefault(node.args[0], name)
-        self.b.names.setdefault(node, name)
+    def _name(self, made: Any, node: FxNode) -> None:
+        """Names a value after its FX node, and so the value under a final reshape.
 
-    def _assign(self, made: Any, node: FxNode) -> None:
-        """Names the value of `node` after the user's variable that its source line assigns it to.
-
-        This name replaces the op's name. If two variables have the same value, the first one names
-        it. Does nothing if there is no variable.
+        A user's variable that the source line assigns the value to replaces this name. If two
+        variables have the same value, the first one names it.
         """
+        own = node.name.removeprefix("_unsafe").lstrip("_")
+        items = made if isinstance(made, tuple) else (made,)
+        for i, item in enumerate(items if node.target is not operator.getitem else ()):
+            if isinstance(item, Node):
+                name = f"{own}.{i}" if isinstance(made, tuple) else own
+                if item.op == "reshape":
+                    self.b.names.setdefault(item.args[0], name)
+                self.b.names.setdefault(item, name)
         name = self.variables.get(node)
         if name is not None and isinstance(made, Node) and made not in self.assigned:
             self.assigned.add(made)
@@ -387,17 +393,6 @@ class _Importer(Calls):
 def _opaque(func: Func) -> Iterator[Node]:
     """Yields the opaque nodes of a function, including those in nested blocks."""
     return (node for _, node in walk(func.body) if node.op == "opaque")
-
-
-def _order(value: torch.Tensor) -> Order | Apart | None:
-    """Returns the memory layout of a parameter; None if the tensor is copied to row-major first.
-
-    A tensor that is not dense is passed without a copy only if it is a float tensor on a CPU.
-    Indices are always copied: they are checked before a call, and the gaps contain no indices.
-    """
-    order = physical_order(value)
-    is_read_there = value.device.type == "cpu" and value.dtype.is_floating_point
-    return apart(value) if order is None and is_read_there else order
 
 
 def _is_start(value: torch.Tensor) -> bool:

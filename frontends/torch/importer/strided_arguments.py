@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from stack.frontends.torch.aten.lowering import Context
+from stack.frontends.torch.importer.border import Order, physical_order
 from stack.ir.node import Node
 
 Axis = tuple[int, int]  # size, stride in elements
@@ -55,6 +56,17 @@ def apart(tensor: torch.Tensor) -> Apart | None:
     is_known = all(isinstance(v, int) for v in (*shape, *strides))
     repeats = shape[-1:] > (1,) and strides[-1] == 0
     return Apart(shape, strides) if is_known and 0 not in shape and not repeats else None
+
+
+def memory_order(value: torch.Tensor) -> Order | Apart | None:
+    """Returns the memory layout of a parameter; None if the tensor is copied to row-major first.
+
+    A tensor that is not dense is passed without a copy only if it is a float tensor on a CPU.
+    Indices are always copied: they are checked before a call, and the gaps contain no indices.
+    """
+    order = physical_order(value)
+    is_read_there = value.device.type == "cpu" and value.dtype.is_floating_point
+    return apart(value) if order is None and is_read_there else order
 
 
 def _span(axes: Sequence[Axis]) -> int:

@@ -141,7 +141,11 @@ def _spread_axis(
         gap[axis] = stride - 1
         parts.append(
             cx.b.pad(
-                grad, cx.const(0, grad.dtype), low=tuple(low), high=tuple(high), interior=tuple(gap)
+                grad,
+                cx.scalar(0, grad.dtype),
+                low=tuple(low),
+                high=tuple(high),
+                interior=tuple(gap),
             )
         )
     total = reduce(lambda a, b: cx.elementwise("add", a, b), parts)

@@ -41,7 +41,7 @@ def _halved(cx: Context, edges: Node, size: int, values: Node, beyond: str) -> N
     lead = whole[: edges.tensor.rank - 1]
     rule = f"{' '.join([*lead, 'n!'])}, {' '.join(whole)} -> {' '.join(whole)}"
     kind = I32 if size < 1 << 30 else I64  # can represent the sum of two positions
-    start, end = (cx.broadcast(cx.const(p, kind), values.shape) for p in (0, size))
+    start, end = (cx.broadcast(cx.scalar(p, kind), values.shape) for p in (0, size))
     left = size  # the smallest number of candidates left for any value
     for _ in range(size.bit_length()):
         middle = cx.elementwise("shr", cx.elementwise("add", start, end), 1)

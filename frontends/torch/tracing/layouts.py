@@ -9,14 +9,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from stack.frameworks.torch_private import decompositions, memory_id
-from stack.frontends.torch.graphs.eager_run import run_in_eager
+from stack.frontends.torch.graphs.eager_runs import run_in_eager
 from stack.frontends.torch.importer.border import inverse, physical_order
 
 aten = torch.ops.aten
-_BY_STRIDES = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"})
+BY_STRIDES = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"})
 
 
-def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> None:
+def lay_out_as_eager(gm: GraphModule, examples: Sequence[Any]) -> None:
     """Give the values of a Dynamo graph eager's layouts, if its calls read memory by strides.
 
     Only torch's kernels know these layouts, so the graph runs once in eager. If the graph writes to
@@ -26,10 +26,10 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
 
     Args:
         gm: the graph; new values get a copy to that axis order after each call.
-        examples: returns the arguments.
+        examples: the arguments.
     """
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
-    by_strides = [n for n in calls if getattr(n.target, "__name__", n.target) in _BY_STRIDES]
+    by_strides = [n for n in calls if getattr(n.target, "__name__", n.target) in BY_STRIDES]
     if not by_strides:
         return
     written = _written_memories(gm)
@@ -48,7 +48,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
                 found.append((node, order))
         made.setdefault(memory, value)
 
-    run_in_eager(gm, examples(), seen)
+    run_in_eager(gm, examples, seen)
     for node, order in found:
         with gm.graph.inserting_after(node):
             copy = gm.graph.call_function(laid_out, (node, order))

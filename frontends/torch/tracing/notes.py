@@ -34,25 +34,13 @@ class Notes(dict[str, Any]):
         return super().__iter__()
 
 
-def graph_notes(output: Any) -> Notes:
-    """Returns guards and decompiled code of a Dynamo capture."""
-    notes = Notes()
-    captured = output.graph_capture_output
-    guards = getattr(captured.output_graph, "guards", None)
-    if guards:
-        notes["guards"] = lambda: guards_text(guards)
-    bytecode = captured.bytecode
-    notes["decompiled"] = lambda: decompiled(bytecode)
-    return notes
-
-
 def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """Returns the reasons for Dynamo's graph breaks, each with its source line."""
     import torch
 
     from stack.frameworks.torch_private import DYNAMO_LOG, explain
     from stack.frontends.torch.importer.errors import place_of
-    from stack.frontends.torch.tracing.tracer import quiet
+    from stack.frontends.torch.tracing.dynamo import quiet
 
     with quiet(DYNAMO_LOG):
         found = explain(fn, args)

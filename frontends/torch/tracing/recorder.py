@@ -8,23 +8,22 @@ mode records the same ops. If the graph writes to memory, it runs again in the s
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
-from torch.fx.traceback import NodeSource, NodeSourceAction
+from torch.fx.traceback import get_current_meta, preserve_node_meta
 
 from stack.frameworks import torch_private as private
 from stack.frameworks.torch_private import FakeTensor, memory_id
 
 aten = torch.ops.aten
 # metadata that a recorded op takes from its Dynamo node
-_ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
+_ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
-Table = Mapping[Any, Callable[..., Any]]
+Decomposition = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,15 @@ class Recorded:
     written: Sequence[int]
 
 
-def recorded(gm: GraphModule, table: Table) -> Recorded | None:
+def recorded(
+    gm: GraphModule, decomposition: Callable[[Any], Decomposition | None]
+) -> Recorded | None:
     """Records the ATen ops of a Dynamo graph; None if only AOTAutograd can trace the graph.
 
+    Ops that eager runs by calling others are recorded as these.
+
     Args:
-        table: decompositions of ops.
+        decomposition: returns the decomposition of an op that is not recorded as it is.
     """
     fakes: list[Any] = [n.meta["example_value"] for n in gm.graph.find_nodes(op="placeholder")]
     is_in_mode = torch.is_inference_mode_enabled() or private.is_autocast()
@@ -63,7 +66,7 @@ def recorded(gm: GraphModule, table: Table) -> Recorded | None:
     for is_functional in (False, True):
         try:
             with fakes[0].fake_mode, private.python_dispatch():
-                return _Recorder(table, fakes, is_functional).run(gm)
+                return _Recorder(decomposition, fakes, is_functional).run(gm)
         except (_Effect, NotImplementedError):  # the latter from loops and branches
             continue
     return None
@@ -76,7 +79,7 @@ def is_own(found: Recorded) -> bool:
     """
     given = {memory_id(n.meta["val"]) for n in found.graph.graph.find_nodes(op="placeholder")}
     results: Any = found.graph.graph.output_node().args[0]
-    if not all(isinstance(r, Node) and _is_tensors(r.meta.get("val")) for r in results):
+    if not all(isinstance(r, Node) for r in results):
         return False
     memories = {memory_id(r.meta["val"]) for r in results}
     is_apart = len(memories) == len(results) and memories.isdisjoint(given)
@@ -85,15 +88,14 @@ def is_own(found: Recorded) -> bool:
 
 def has_known_sizes(gm: GraphModule) -> bool:
     """True if all values of a Dynamo graph are tensors of known sizes."""
-    gives = (n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem)
-    return all(n.op != "get_attr" and _is_tensors(n.meta.get("example_value")) for n in gives)
-
-
-def _is_tensors(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_tensors, value))
-    is_strided = isinstance(value, FakeTensor) and value.layout is torch.strided
-    return is_strided and all(type(s) is int for s in value.shape)
+    gives = [n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem]
+    values = [n.meta.get("example_value") if n.op != "get_attr" else None for n in gives]
+    for value in private.pytree.tree_leaves(values):
+        if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+            return False
+        if any(type(size) is not int for size in value.shape):
+            return False
+    return True
 
 
 def _functional(
@@ -123,19 +125,18 @@ class _Recorder(private.TorchDispatchMode):
         is_functional: true to replace writes by functional ops.
     """
 
-    def __init__(self, table: Table, fakes: Sequence[FakeTensor], is_functional: bool) -> None:
+    def __init__(
+        self, decomposition: Callable[[Any], Decomposition | None], fakes: Sequence[FakeTensor],
+        is_functional: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.table, self.is_functional = table, is_functional
+        self.decomposition, self.is_functional = decomposition, is_functional
         self.module = GraphModule(torch.nn.Module(), Graph())  # no code is generated for its ops
         self.graph = self.module.graph
-        self.origin: dict[str, Any] = {}  # metadata of the ops of the current Dynamo node
         self.nodes: dict[int, Node] = {}  # by id of the tensor, which the node's metadata keeps
         for place, fake in enumerate(fakes):
-            with private.without_dispatch():  # a copy: a node may change an argument's metadata
-                meta = torch.empty(0, dtype=fake.dtype, device="meta")
-                meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-                given = FakeTensor(fake.fake_mode, meta, fake.fake_device)
-                given.requires_grad_(fake.requires_grad)
+            # a copy: a node may change an argument's metadata
+            given = fake.detach().requires_grad_(fake.requires_grad)
             node = self.graph.placeholder(f"arg{place}_1")
             node.meta = {"val": given, "desc": _Input(place)}
             self.nodes[id(given)] = node
@@ -143,8 +144,8 @@ class _Recorder(private.TorchDispatchMode):
     def run(self, gm: GraphModule) -> Recorded:
         """Records a graph. Raises _Effect if it writes to memory, or has another effect."""
         given = [n.meta["val"] for n in self.nodes.values()]
-        run = _Origins(gm, self).run
-        with self:
+        run = Interpreter(gm).run
+        with self, preserve_node_meta():
             found, written = _functional(run, given) if self.is_functional else (run(*given), {})
         self.graph.output(tuple(map(self._operand, (*written.values(), *found))))
         self.graph.eliminate_dead_code()
@@ -157,19 +158,21 @@ class _Recorder(private.TorchDispatchMode):
         if self.is_functional:
             with private.disable_functional_mode() as wrappers:
                 if wrappers is not None:  # it calls functional ops, which are recorded
-                    if _has_effect(func) and func.namespace != "aten":
+                    if private.has_effect(func) and func.namespace != "aten":
                         raise _Effect
                     with self:
                         return wrappers.__torch_dispatch__(func, types, args, named)
         if func.namespace == "prim":  # a query, such as of a tensor's device
             return func(*args, **named)
-        parts = self.table.get(func) or (func.decompose if _is_composite(func) else None)
+        parts = self.decomposition(func)
+        if parts is None and private.is_composite(func):
+            parts = func.decompose
         if parts is not None:
             with self:
                 found = parts(*args, **named)
             if found is not NotImplemented:
                 return found
-        if _has_effect(func):
+        if private.has_effect(func):
             raise _Effect
         if func is aten.lift_fresh.default:
             func = aten.lift_fresh_copy.default
@@ -181,7 +184,8 @@ class _Recorder(private.TorchDispatchMode):
 
     def _name(self, found: Any, node: Node) -> None:
         """Makes `node` the node of a call's results."""
-        node.meta = {**self.origin, "val": found}
+        origin = get_current_meta()  # of the Dynamo node that runs now
+        node.meta = {name: origin[name] for name in _ORIGIN if name in origin} | {"val": found}
         if isinstance(found, torch.Tensor):
             self.nodes[id(found)] = node
             return
@@ -208,29 +212,3 @@ class _Recorder(private.TorchDispatchMode):
         setattr(self.module, name, value)
         self.nodes[id(value)] = self.graph.create_node("get_attr", name)
         return self.nodes[id(value)]
-
-
-class _Origins(Interpreter):
-    """Runs a Dynamo graph, and tells a recorder which node it runs."""
-
-    def __init__(self, gm: GraphModule, recorder: _Recorder) -> None:
-        super().__init__(gm)
-        self.recorder = recorder
-
-    def run_node(self, n: Node) -> Any:
-        origin = {name: n.meta[name] for name in _ORIGIN if name in n.meta}
-        origin["from_node"] = [NodeSource(n, "", NodeSourceAction.CREATE)]
-        self.recorder.origin = origin
-        return super().run_node(n)
-
-
-@cache
-def _is_composite(op: Any) -> bool:
-    """True if eager runs an op by calling other ops."""
-    return private.is_composite(op)
-
-
-@cache
-def _has_effect(op: Any) -> bool:
-    """True if an op has another effect than its results, such as a write."""
-    return private.is_written(op) or private.has_effects(op)

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from stack.collector import held_back
-from stack.frames import with_room
+from stack.cpython import undisturbed
 from stack.frameworks import torch_private as private
 from stack.frontends.torch.program.compiled_graph import Graph, boxed
 from stack.frontends.torch.tensors.random_ops import draws
-from stack.frontends.torch.tracing.tracer import plain_tracing
+from stack.frontends.torch.tracing.functional import plain_tracing
 from stack.frontends.torch.training.saved_tensors import clones_input
 from stack.phases import phase
 
@@ -88,7 +87,7 @@ class Late:
             return self.compiled(args)(*args)
         return _Late.apply(self, *args)
 
-    @with_room
+    @undisturbed
     def compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
         """Returns the callable with gradients, compiled by AOTAutograd at the first use."""
         if self.derived is None:
@@ -96,7 +95,6 @@ class Late:
                 private.compile_lock(),
                 phase("trace"),
                 plain_tracing(),
-                held_back(),
                 torch.enable_grad(),
                 private.without_autocast(),
                 private.without_modes(),

@@ -246,6 +246,6 @@ def test_results_are_inferred_as_in_the_fake_mode(name: str) -> None:
         with private.python_dispatch():
             expected = make_fx(call)(*given)
     expected.graph.eliminate_dead_code()
-    found = recorded(graph, {})
+    found = recorded(graph, {}.get)
     assert found is not None
     assert looks(found.graph) == looks(expected)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import stack
-from stack.frontends.torch.graphs import eager_run, refusals
+from stack.frontends.torch.graphs import eager_runs
 
 Tensor = torch.Tensor
 Program = Callable[..., Any]
@@ -80,9 +80,10 @@ def test_calls_that_look_refused_run_once_in_eager(monkeypatch: pytest.MonkeyPat
 
     def noted(*args: Any) -> None:
         runs.append(args)
-        eager_run.run_in_eager(*args)
+        run(*args)
 
-    monkeypatch.setattr(refusals, "run_in_eager", noted)
+    run = eager_runs.run_in_eager
+    monkeypatch.setattr(eager_runs, "run_in_eager", noted)
     torch.manual_seed(0)
     state = torch.get_rng_state()
     program, x = TAKEN[-1], FLOATS.clone()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import stack
-from stack.frontends.torch.tracing.global_scopes import unimported
+from stack.frontends.torch.tracing.dynamo import unimported
 
 torch = pytest.importorskip("torch")
 

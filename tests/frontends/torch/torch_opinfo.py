@@ -22,8 +22,8 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.importer.graph import Imported, import_graph
-from stack.frontends.torch.tracing.functions import written
-from stack.frontends.torch.tracing.tracer import decompositions, plain_tracing
+from stack.frontends.torch.tracing.dynamo import tables
+from stack.frontends.torch.tracing.functional import decompositions, plain_tracing
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.types import BF16, DType
@@ -251,7 +251,7 @@ class _WrittenOut(TorchFunctionMode):
     """Applies `write_out` to calls, for a sample that Dynamo has made no graph of."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return written().get(func, func)(*args, **(kwargs or {}))
+        return tables().written.get(func, func)(*args, **(kwargs or {}))
 
 
 def _with_gradients(outs: list[Any]) -> list[torch.Tensor]:

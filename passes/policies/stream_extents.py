@@ -58,7 +58,9 @@ def _of_16_bits(stream: Node, gpu: Gpu) -> tuple[int, int]:
     if len(dots) > 2:
         # each step rescales the sums: fewer steps with larger tiles
         is_corrected = any(is_reduction(s) and s.attrs["kind"] == "max" for s in states.results)
-        return (128, 64) if is_corrected else (64, 64)
+        if is_corrected:
+            return 128, 64
+        return (128, 128) if _shares_loads(stream, gpu) else (64, 64)
     if len(dots) == 2 and len(contractions(states.results)) == 1:
         if any(_reads_elements(n) for n in states.nodes if reads_by_data(n)):
             return 64, 32
@@ -75,6 +77,15 @@ def _of_16_bits(stream: Node, gpu: Gpu) -> tuple[int, int]:
             return 128, 64
         return 64, _whole(stream, extent, gpu) or 64
     return (64, 32) if _work(stream) >= gpu.streams.busy_ops else (128, 64)
+
+
+def _shares_loads(stream: Node, gpu: Gpu) -> bool:
+    """True if a stream of two tables has one wide sum over a long axis, as the gradient of queries:
+    the registers hold larger tables beside it, and their rows share loads.
+    """
+    sums = contractions(stream.blocks[0].results)
+    is_wide = _columns(sums) > 64 and not any(map(in_parts, sums))
+    return len(sums) == 1 and is_wide and static(streamed_extent(stream)) >= gpu.streams.long
 
 
 def _hides(states: Block) -> bool:

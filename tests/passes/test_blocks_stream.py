@@ -200,6 +200,35 @@ def test_parts_of_f32_take_registers(dtype: str, width: int, one: str, two: str)
         assert group.attrs["schedule"] == tile
 
 
+def query_gradient(
+    q: Tensor, k: Tensor, v: Tensor, total: Tensor, g: Tensor, mean: Tensor
+) -> Tensor:
+    """From the sums of exponentials, the gradient of the result, and its mean over values."""
+    weights = torch.exp((q @ k.mT).float()) / total
+    return (weights * ((g @ v.mT).float() - mean)).to(q.dtype) @ k
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "dtype", "tile"),
+    [
+        (2048, 128, "bfloat16", "m=128@grid k=128@serial warps=8 stages=2"),
+        (1024, 128, "bfloat16", "m=64@grid k=64@serial warps=4 stages=2"),
+        (2048, 64, "bfloat16", "m=64@grid k=64@serial warps=4 stages=3"),
+        (2048, 128, "float32", "m=128@grid k=32@serial warps=8 stages=2"),
+    ],
+)
+def test_one_sum_of_two_tables_has_large_tiles(
+    tokens: int, width: int, dtype: str, tile: str
+) -> None:
+    widths = (width, width, width, 1, width, 1)
+    kinds = [torch.float32 if n == 1 else getattr(torch, dtype) for n in widths]
+    args = [torch.zeros(1, 2, tokens, n, dtype=t) for n, t in zip(widths, kinds, strict=True)]
+    func, _ = streamed(prepared(stack.trace(query_gradient, *args)))
+    func = Pipeline("fuse,schedule").run(func).func
+    (group,) = (n for n in func.nodes if n.op == "stream")
+    assert group.attrs["schedule"] == tile
+
+
 def many_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     weights = torch.softmax(q @ k.mT, -1)
     return tuple(weights @ (v * i) for i in (1, 2, 3))

@@ -9,7 +9,7 @@ and a rank never has more than two parts of their results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import RuleError
@@ -46,17 +46,30 @@ def ringed(func: Func, axis: str) -> Func:
 
 @dataclass(frozen=True)
 class _Ring:
-    """One ring pass: in step t a rank has the part of the rank that is `way * t` after it."""
+    """One ring pass: in step t a rank has the part of the rank that is `way * t` after it.
+
+    Attributes:
+        sent: the permute of each value that is sent.
+    """
 
     over: Mapping[str, str]
     order: tuple[int, ...]
     ranks: int
     way: int
+    sent: dict[Node, Node] = field(default_factory=dict[Node, Node], compare=False)
 
     def passed(self, x: Node) -> Node:
-        """Returns the permute by which every rank sends its part `x` to the next rank of the ring,
-        and receives one."""
-        return make("permute", (x,), {"mesh": self.over["mesh"], "order": self.order})
+        """Returns the part that the rank before in the ring has, while the next rank gets `x`. Of
+        a view, the smallest value that it shows is sent, once for all its views: keys before they
+        are repeated for all heads."""
+        least = x
+        for shown in _shown(x):
+            if int(str(shown.tensor.bytes)) <= int(str(least.tensor.bytes)):
+                least = shown
+        if least not in self.sent:
+            attrs = {"mesh": self.over["mesh"], "order": self.order}
+            self.sent[least] = make("permute", (least,), attrs)
+        return remade([x], {least: self.sent[least]})[x]
 
     def part(self, whole: Node, axis: int, turn: int) -> Node:
         """Slices a value that all ranks have whole to the part that this rank works on in step
@@ -67,6 +80,13 @@ class _Ring:
             parts = [_cut(whole, axis, first, size), _cut(whole, axis, 0, first)]
             whole = make("concat", parts, {"axis": axis})
         return make("shard", (whole,), {**self.over, "axis": axis})
+
+
+def _shown(x: Node) -> Iterator[Node]:
+    """Yields the value that a view shows all of, the value that this one shows, and so on."""
+    while is_whole_view(x) and not is_inline(x.args[0]):
+        x = x.args[0]
+        yield x
 
 
 def _ring(gather: Node, way: int) -> _Ring:

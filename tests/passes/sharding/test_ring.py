@@ -52,6 +52,26 @@ def test_scores_stay_with_their_rows() -> None:
     assert turns.counts == {"permute": 6} and turns.sent == {"permute": 2 * 3 * PART}
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+def test_keys_are_sent_once_and_before_they_are_repeated(heads: int) -> None:
+    """Keys of one or four heads, which are values too, for queries of four heads."""
+    b = Builder()
+    every = tensor("f32", 4, T, D)
+    x, k = param("x", every), param("k", tensor("f32", heads, T, D))
+    shown = k
+    if heads == 1:
+        shown = b.broadcast(b.reshape(k, type=tensor("f32", T, D)), axes=(1, 2), type=every)
+    table = tensor("f32", 4, T, T)
+    scores = b.dot(x, shown, rule="h m d, h n d -> h m n", type=table)
+    weights = b.exp(b.mul(scores, 0.01))
+    across = b.transpose(shown, perm=(0, 2, 1))
+    made = b.dot(weights, across, rule="h m n, h d n -> h m d", type=every)
+    func = b.func("f", [x, k], [made])
+    passes = ContextParallel("cp=4", batch=("x", "k"))
+    found = run(func, passes, after="spmd,ring")
+    assert found.sent == {"permute": 3 * heads * T // 4 * D * 4}
+
+
 @pytest.mark.parametrize("scale", [1.0, 8.0])  # parts whose maxima are far apart
 def test_no_rank_holds_what_is_gathered(scale: float) -> None:
     placed = [DATA, ContextParallel(MESH, batch=("x",)), *Pipeline("propagate,reshard").passes]

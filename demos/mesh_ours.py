@@ -6,7 +6,7 @@ A strategy is a list of passes. It runs as a `rank_program`, or as the stages of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -64,12 +64,14 @@ class Ours:
         make: builds the whole model, the same on all ranks.
         machine: the simulated machine.
         backend: compiles each rank's computation; "" runs it op by op.
+        options: of the backend.
     """
 
     make: Callable[[], nn.Module]
     batch: Batch
     machine: Cluster
     backend: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @cached_property
     def step(self) -> Func:
@@ -89,6 +91,7 @@ class Ours:
             backend=self.backend,
             carried=plan.carried,
             graph=graph,
+            options=self.options,
         )
         model = self.make()
         held = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -96,11 +96,11 @@ class Race:
             row |= shares(step, self.device)
             row["last_loss"] = mean(float(step()), self.device)
             row |= predicted(expected)
-            del step, made
         except Exception as error:
             if self.rank == 0:
                 traceback.print_exc()
             row["note"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
+        step = made = None  # of a system that failed, too
         gc.collect()  # modules under torch's strategies are in reference cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -215,7 +215,8 @@ def main() -> None:
 
     def system(own: Sizes, attend: Attend = attended) -> Ours:
         x, y = (t.to(device) for t in data(own, 1)[0])
-        return Ours(partial(made, own, attend), (x, y), known, backend)
+        hosted = {"hosted": "hand"} if attend is attended_by_hand and is_gpu else {}
+        return Ours(partial(made, own, attend), (x, y), known, backend, hosted)
 
     short, far = system(sizes), system(long)
     wanted: dict[str, tuple[Sizes, Callable[[], Any]]] = {}

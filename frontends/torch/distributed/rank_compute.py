@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import stack.plugins as plugins
@@ -15,16 +15,19 @@ from stack.run.compile import compile_func
 from stack.run.targets import balance_of
 
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+NO_OPTIONS: Mapping[str, Any] = {}
 
 
-def compute_of(func: Func, space: TorchSpace, backend: str = "", shared: bool = False) -> Compute:
+def compute_of(
+    func: Func, space: TorchSpace, backend: str = "", options: Mapping[str, Any] = NO_OPTIONS
+) -> Compute:
     """Returns a callable on device tensors: compiled by `backend`, or op by op if it is "".
 
-    `shared`: true if collectives run on the device meanwhile.
+    `options`: those of the backend, besides those for the device of `space`.
     """
     if not backend:
         return lambda args: evaluate(func.body, args, space)
-    executable = compile_func(func, backend, options=options_of(space, shared))
+    executable = compile_func(func, backend, options={**options_of(space), **options})
     call, accept = executable.call, executable.accept
     if call is None or accept is None:  # the backend takes storage arrays
         dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
@@ -34,11 +37,11 @@ def compute_of(func: Func, space: TorchSpace, backend: str = "", shared: bool = 
     return lambda args: call(accept([a.contiguous() for a in args]))
 
 
-def options_of(space: TorchSpace, shared: bool = False) -> dict[str, Any]:
+def options_of(space: TorchSpace) -> dict[str, Any]:
     """Returns backend options for a space's device: no CUDA graph, the caller may record one."""
     if str(space.device) == "cpu":
         return {}
-    return {"device": str(space.device), "graph": False, "shared": shared}
+    return {"device": str(space.device), "graph": False}
 
 
 def stream_balance(space: TorchSpace, backend: str) -> float:

@@ -39,6 +39,7 @@ class RankProgram:
             graph these parameters are overwritten, otherwise they are not.
         graph: if true, the second call is recorded as a CUDA graph and later ones replay it; each
             call overwrites the results of the one before.
+        options: of the backend, such as `hosted`.
         overlaps: if true, collectives run in the background; else each is waited for at once.
         compiled: how many of the distinct segments the backend compiled.
         peak: most bytes of held values in the newest run, if `watches`: counting takes the host
@@ -52,6 +53,7 @@ class RankProgram:
     backend: str = ""
     carried: Mapping[int, int] = field(default_factory=dict[int, int])
     graph: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     overlaps: bool = True
     watches: bool = False
     peak: int = 0
@@ -125,8 +127,10 @@ class RankProgram:
         return bool(self.backend) and not any(map(is_place, func.nodes))
 
     def _compute(self, func: Func, shared: bool) -> Compute:
-        backend = self.backend if self._is_compiled(func) else ""
-        return compute_of(func, self.space, backend, shared)
+        if not self._is_compiled(func):
+            return compute_of(func, self.space)
+        given = {"shared": True} if shared and str(self.space.device) != "cpu" else {}
+        return compute_of(func, self.space, self.backend, {**self.options, **given})
 
 
 def _read_once(step: SegmentStep) -> set[Node]:
@@ -155,6 +159,7 @@ def rank_program(
     limit: float = LIMIT,
     carried: Mapping[int, int] | None = None,
     graph: bool | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> RankProgram:
     """Builds the program of this rank, from its shards of parameters to its shards of results.
 
@@ -162,7 +167,7 @@ def rank_program(
         bucket: bytes of collectives that start together, see `steps_of`.
         backend: compiles the segments between collectives.
         limit: seconds after which waiting for another rank is an error.
-        carried, graph: as in `RankProgram`; by default a graph is used with NCCL.
+        carried, graph, options: as in `RankProgram`; by default a graph is used with NCCL.
 
     Raises:
         UsageError: on all ranks, if one has another program or mesh.
@@ -176,7 +181,7 @@ def rank_program(
         raise UsageError(f"ranks {others} were given another program than rank 0")
     space.prepare([node for block in _blocks(local) for node in block])
     is_graph = dist.get_backend() == "nccl" if graph is None else graph
-    return RankProgram(mesh, local, space, bucket, backend, carried or {}, is_graph)
+    return RankProgram(mesh, local, space, bucket, backend, carried or {}, is_graph, options or {})
 
 
 def _blocks(local: Func) -> list[tuple[Node, ...]]:

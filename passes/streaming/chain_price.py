@@ -13,6 +13,7 @@ from math import prod
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.policies.stream_extents import extents
@@ -25,10 +26,12 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
     """Describes the cost of a chain; empty for a stream with corrections, which is always built.
 
     Raises:
-        Refusal: the loop costs more than its matmuls.
+        Refusal: the loop costs more than its matmuls, or leaves processors idle in a long one.
     """
     states, correct, _ = stream.blocks
     inner = [n for n in contractions(states.nodes) if n not in states.results]
+    for dot in inner:
+        _check_depth(dot, stream, gpu)
     sums = contractions(states.results)
     is_plain = correct.results == correct.params[: len(correct.results)]
     if not is_plain or not inner or len(sums) < len(states.results):
@@ -41,6 +44,16 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
     if streamed >= unfused:
         raise Refusal(text)
     return text
+
+
+def _check_depth(dot: Node, stream: Node, gpu: Gpu) -> None:
+    """Raises Refusal if a matmul contracts an axis much longer than the streamed one, in fewer
+    programs than there are processors. A kernel of its own splits that axis, and its result is
+    much smaller than its operands."""
+    extent, depth = static(streamed_extent(stream)), _product(dot).depth
+    programs = -(-static(dot.tensor.size) // (extent * extents(stream, gpu)[0]))
+    if programs < gpu.processors and depth >= gpu.streams.deep * extent:
+        raise Refusal(f"{programs} programs would contract an axis of {depth} elements")
 
 
 def _seconds(dot: Node, is_sum: bool, rows: int, gpu: Gpu) -> float:

@@ -38,3 +38,25 @@ def test_chains(name: str) -> None:
     assert " us unfused" in notes
     plain = Pipeline("stream").run(func).func
     assert any(n.op == "stream" for n in plain.nodes)
+
+
+DEEP = """func @f(%x: bf16[ROWS, DEPTH], %w: bf16[64, DEPTH], %v: bf16[64, 64]) -> (f32[ROWS, 64]) at tensor {
+  %d = dot(%x, %w) {rule="s k, n k -> s n"} : f32[ROWS, 64]
+  %m = reduce(%d) {axes=[1], kind="max"} : f32[ROWS]
+  %b = broadcast(%m) {axes=[0]} : f32[ROWS, 64]
+  %a = sub(%d, %b) : f32[ROWS, 64]
+  %e = exp(%a) : f32[ROWS, 64]
+  %c = cast(%e) : bf16[ROWS, 64]
+  %z = dot(%c, %v) {rule="s n, n o -> s o"} : f32[ROWS, 64]
+  return %z
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "streams"), [(1024, 2048, False), (1024, 128, True), (65536, 2048, True)]
+)
+def test_few_programs_do_not_contract_a_long_axis(rows: int, depth: int, streams: bool) -> None:
+    func = parse(DEEP.replace("ROWS", str(rows)).replace("DEPTH", str(depth)))
+    made = Pipeline("stream{loops=blocks}").run(func).func
+    assert any(n.op == "stream" for n in made.nodes) == streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Protocol, Self
 
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
@@ -21,7 +21,7 @@ from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.prologue import fuses_prologue
 from stack.passes.streaming.region import MAX_VALUES, Region
-from stack.passes.streaming.terms import Refusal, Writer, follows
+from stack.passes.streaming.terms import DotsInMemory, Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 
@@ -213,8 +213,19 @@ class Candidate:
         if foreign:
             raise Refusal(f"no code for {', '.join(sorted(foreign))}")
         if self.options.loops:
-            self.price = choose(made.node, self.options.loops, self.log)
+            try:
+                self.price = choose(made.node, self.options.loops, self.log)
+            except DotsInMemory:
+                return self._without_dots().build()
         return self._replacements(made.node)
+
+    def _without_dots(self) -> Self:
+        """Collects the region again, which then reads the results of its dots from memory. Returns
+        the candidate itself."""
+        self.held |= self.region.dots
+        self.is_long = True  # the loop reads its rows only once, also if they would fit
+        self.region = self._collect()
+        return self
 
     def _leave_out(self, refusal: Refusal) -> None:
         """Collects the region again without the reduction that `refusal` names, and without those

@@ -41,20 +41,20 @@ class KMajor(Pass):
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
-                blocks = [self._block(b, log, *_inside(node, b)) for b in node.blocks]
+                blocks = [self._block(b, log, *loop_invariants(node, b)) for b in node.blocks]
                 new = node.rebuilt(blocks=blocks)
                 if new is not node:
                     changed[node] = Replacement(new)
             if not (is_contraction(node) and may_round(node)):
                 continue
             sides = lying_across(node)
-            cost = sum(_copied(node.args[i], fixed, turns, log.gpu) for i in sides)
+            cost = sum(copied(node.args[i], fixed, turns, log.gpu) for i in sides)
             if sides and cost < _saved(node, log.gpu) and log.spend("k_major"):
                 changed[node] = Replacement(_turned(node, sides))
         return engine.replace(block, changed) if changed else block
 
 
-def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
+def loop_invariants(node: Node, block: Block) -> tuple[Set[Node], int]:
     """Returns for `block`, which is a block of the control flow `node`, its loop-invariant
     parameters, and how often it runs. Only the body of a loop with a known trip count has
     either."""
@@ -64,7 +64,7 @@ def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
     return {p for p, r in zip(block.params, block.results, strict=True) if p is r}, int(count)
 
 
-def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
+def copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
     """Estimates the seconds per iteration that a transposed copy of `x` takes.
 
     If `x` depends only on loop-invariant values (`fixed`), one copy serves all `turns` iterations.

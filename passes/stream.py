@@ -26,6 +26,7 @@ from stack.passes.streaming.arg_reductions import streamed_position
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import joins_rows, split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
+from stack.passes.streaming.reduced_axes import merge_reduced_axes
 from stack.passes.streaming.shared_dots import dots_of, ends
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.transposed_operands import transpose_operands
@@ -74,6 +75,10 @@ class Stream(Pass):
         if not any(map(_concerns_streams, current.nodes)):
             return current
         current = split_rows(current, lambda lines: log.spend("split_rows", lines))
+        if self.loops == "blocks":
+            current = merge_reduced_axes(
+                current, log.gpu, self.min_axis, lambda lines: log.spend("merge_axes", lines)
+            )
         refused: set[Node] = set()
         probes: Probes = {}
         while True:

@@ -105,7 +105,7 @@ BACKEND = Backend(
                 "streamed",
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
-            ("split", "fission,k_major,hoist,split_reductions"),
+            ("split", "fission,k_major,round_operands,hoist,split_reductions"),
             (
                 "fused",
                 f"fuse{{max_epilogue=20,multi_gemm=true,refuse=[{','.join(REFUSED)}]}},mix_order,"

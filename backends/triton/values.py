@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from stack.ir.contraction import ROUNDED
 from stack.ir.integers import Integers
 from stack.ir.node import Node, walk
 from stack.ir.traits import (
@@ -290,6 +291,8 @@ class Values:
         precision = node.attrs.get("precision", SPLIT)
         if precision == "tf32":
             a, b = f"round_tf32_left({a})", f"round_tf32({b})"
+        if precision == ROUNDED:
+            precision = "tf32"
         exact = f', input_precision="{precision}"' if left.dtype.name == "f32" else ""
         kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
         return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"

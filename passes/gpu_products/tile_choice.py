@@ -14,6 +14,7 @@ from functools import cache
 from math import prod
 
 from stack.ir import ops
+from stack.ir.contraction import ROUNDED
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
@@ -121,6 +122,7 @@ class Product:
     `gemms`: number of such matmuls of one left operand that a program computes.
     `results`: number of arrays of the size of the result that are written.
     `rounds`: whether f32 operands may be rounded to TF32.
+    `rounded`: whether they are TF32 values in memory already.
     `across`: whether the right operand is contiguous along its columns; if operands may be rounded,
     whether the contracted axis is strided in one of them.
     `by_threads`: whether threads multiply without tensor cores.
@@ -139,6 +141,7 @@ class Product:
     across: bool = False
     horizontal: int = 1
     rounds: bool = False
+    rounded: bool = False
     by_threads: bool = False
 
 
@@ -160,7 +163,9 @@ def tiles_of(product: Product, dtype: DType, gpu: Gpu) -> tuple[Tile, ...]:
         return tuple(replace(t, step=max(MATRIX, t.step * 4 // dtype.bytes)) for t in tiles)
     if dtype.bits <= 16:
         return measured_tiles(gpu, "half")
-    return measured_tiles(gpu, "tf32" if product.rounds else "single")
+    if not product.rounds:
+        return measured_tiles(gpu, "single")
+    return measured_tiles(gpu, "tf32" if product.rounded else "rounding")
 
 
 def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
@@ -203,12 +208,13 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
         gemms=len(dots),
         results=sum(r.tensor.size == size for r in body.results),
         rounds=may_round(dot),
+        rounded=all(d.attrs.get("precision") == ROUNDED for d in dots),
     )
 
 
 def may_round(dot: Node) -> bool:
     """True if the operands of a matmul may be rounded to TF32."""
-    return dot.attrs.get("precision") == "tf32"
+    return "precision" in dot.attrs
 
 
 def lying_across(dot: Node) -> list[int]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from stack.ir.contraction import ROUNDED
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX
@@ -270,7 +271,7 @@ class ProductSteps:
             made += self._walk(name)
         if self._is_matrix():
             why = "matrix instructions" if self.dtype.bits <= 16 else "products of tiles"
-            made.append(Tensorize("tf32" if self.product.rounds else "").because(why))
+            made.append(Tensorize(self._precision).because(why))
             made += self._threads()
         return made
 
@@ -286,6 +287,13 @@ class ProductSteps:
         memory = "shared" if self.schedule.of("k") else "global"
         why = "a sum for each lane" if lanes else "sums of a thread"
         return [Threads(own.get("m", 0), own.get("n", 0), side, memory).because(why)]
+
+    @property
+    def _precision(self) -> str:
+        """The type to which operands may be rounded; empty for exact products."""
+        if not self.product.rounds:
+            return ""
+        return ROUNDED if self.product.rounded else "tf32"
 
     def _is_matrix(self) -> bool:
         """True if the products are products of matrices, not of a matrix and a vector."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.warp_ops import WARP
 from stack.passes.tiling.frame import power_of_two
 from stack.target import Gpu
@@ -47,6 +48,13 @@ ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
 WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in registers
+
+
+def reduces_columns(node: Node) -> bool:
+    """True for a reduction of an array that is contiguous along another axis."""
+    if not is_reduction(node) or is_contraction(node):
+        return False
+    return node.args[0].tensor.rank - 1 not in node.attrs["axes"]
 
 
 def shortest_streamed(is_column: bool, min_axis: int, gpu: Gpu) -> int:

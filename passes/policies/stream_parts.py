@@ -17,7 +17,6 @@ from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
 from stack.passes.policies.blocks import stream_lowering
 from stack.passes.policies.gpu_streams import has_products
-from stack.passes.policies.reduction_loops import PRIVATE
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
@@ -44,12 +43,12 @@ def stream_programs(stream: Node, gpu: Gpu) -> int:
     return prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
 
 
-def _column_block(stream: Node, gpu: Gpu) -> int:
-    """Returns how many elements of a column one iteration of a stream without matmuls reads; 0 for
-    a stream along rows.
+def _block(stream: Node, gpu: Gpu) -> tuple[int, bool]:
+    """Returns how many elements of the axis one iteration of a stream without matmuls reads, and
+    whether it reads a block of columns.
     """
     schedule = stream_lowering(stream, gpu).policy().of(stream)
-    return schedule.block("k") if schedule.of("c") else 0
+    return schedule.block("k"), bool(schedule.of("c"))
 
 
 def _rate(dot: Node, gpu: Gpu) -> float:
@@ -75,7 +74,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
     summing = static(found.flops) / (gpu.few_rows_share * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
-    column = 0 if has_products(stream) else _column_block(stream, gpu)
+    block, column = (gpu.parts.unit, False) if has_products(stream) else _block(stream, gpu)
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:
@@ -94,13 +93,12 @@ def best_part(stream: Node, gpu: Gpu) -> int:
             spent += gpu.parts.launches * gpu.launch + 2 * held * count / gpu.memory_rate
         return spent
 
-    unit = gpu.parts.unit if has_products(stream) else column or PRIVATE.block
-    most = min(gpu.parts.most, extent // (unit * gpu.parts.units))
+    most = min(gpu.parts.most, extent // (block * gpu.parts.units))
     counts: Sequence[int] = range(1, most + 1)
     if column:  # masked elements would make each count the elements before it
-        counts = [c for c in counts if extent % (c * unit) == 0] or counts
+        counts = [c for c in counts if extent % (c * block) == 0] or counts
     best = min(counts, key=time, default=1)
     gain = gpu.parts.reading_gain if waits or column else gpu.parts.gain
     if best == 1 or time(best) > gain * time(1):
         return 0
-    return -(-extent // (best * unit)) * unit
+    return -(-extent // (best * block)) * block

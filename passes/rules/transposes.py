@@ -9,8 +9,8 @@ from stack.ir.axes import Rule, reshape_groups, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
-from stack.ir.traits import axis_order, is_alias, is_positions, spread
-from stack.passes.rules.dot_layout import reshaped
+from stack.ir.traits import axis_order, is_alias, is_contraction, is_positions, spread
+from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
 from stack.rewrite.engine import Scope, on
 
 # ops whose operands and result have the same order of axes
@@ -64,6 +64,49 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
         at = inverse(perm)[int(x.attrs["axis"])]
         return make("iota", (), {"axis": at}, hint=x.tensor.with_shape(shape))
     return None
+
+
+class _Reordered:
+    """Values in another order of axes, computed in that order by elementwise ops.
+
+    Their operands move for free. Matmuls write any order, but only one: so those count whose
+    results nothing else reads.
+
+    Args:
+        perm: the order.
+        scope: the block.
+    """
+
+    def __init__(self, perm: Perm, scope: Scope) -> None:
+        self.perm, self.scope = perm, scope
+        self.made: dict[Node, Node | None] = {}
+
+    def of(self, x: Node, user: Node | None) -> Node | None:
+        """Returns `transpose(x, perm)`; None if a copy is needed.
+
+        Args:
+            x: the value.
+            user: the reader that is rebuilt too; None if others read its result as it was.
+        """
+        is_own = user is not None and not self.scope.used_outside(x, (user,))
+        if x not in self.made:
+            self.made[x] = for_free(x, self.perm) or self._computed(x, is_own)
+        return self.made[x]
+
+    def _computed(self, x: Node, is_own: bool) -> Node | None:
+        if is_contraction(x) and is_own:
+            inputs, output = dot_axes(x)
+            return make_dot(x.args, inputs, [output[p] for p in self.perm], x)
+        if ops.lookup(x.op).kind != "elementwise":
+            return None
+        args: list[Node] = []
+        for arg in x.args:
+            moved = self.of(arg, x if is_own else None)
+            if moved is None:
+                return None
+            args.append(moved)
+        hint = x.tensor.with_shape(tuple(x.shape[p] for p in self.perm))
+        return make(x.op, args, x.attrs, hint=hint)
 
 
 def _past_units(x: Node) -> Perm | None:
@@ -132,8 +175,9 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     back = inverse(perm)
     args: list[Node] = []
+    reordered = _Reordered(back, scope)
     for arg in node.args:
-        moved = for_free(arg, back)
+        moved = reordered.of(arg, node)
         if moved is None:
             moved = transposed(arg, back)
             if all(reader.op != "conv" for reader in scope.users(moved)):

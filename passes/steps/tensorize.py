@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from stack.ir.builder import constant, make
+from stack.ir.contraction import PRECISIONS as ROUNDINGS
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     axis_order,
@@ -42,7 +43,7 @@ from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.tiling.frame import static
 from stack.target import Target
 
-PRECISIONS = ("", "tf32")
+PRECISIONS = ("", *ROUNDINGS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Tensorize(Step):
     """Compute matrix products by matrix instructions.
 
     Attributes:
-        precision: `tf32` rounds f32 operands to TF32; "" does not.
+        precision: `tf32` rounds f32 operands to TF32; `tf32_rounded` takes operands that are TF32
+            values already; "" is exact.
     """
 
     name: ClassVar[str] = "tensorize"
@@ -61,7 +63,7 @@ class Tensorize(Step):
         if why:
             return why
         if self.precision not in PRECISIONS:
-            return f"precision {self.precision!r} is not tf32"
+            return f"precision {self.precision!r} is not {', '.join(PRECISIONS[1:])}"
         found = [p for p in map(product_of, kernel.blocks[0].all_nodes) if p is not None]
         if not found:
             return "no matrix product: no sum of products of two tiles, each with its own axis"

@@ -191,6 +191,8 @@ class Build:
             return reshaped(render.form(node), node.shape)
         if is_number(node):
             return render.value(TermValue(node, ()))
+        if node in self.args:  # the loop reads it, though it may be a view of another array
+            return widened(self.args[node])
         views = shows(node)
         inside = node in self.finishing or views or self.region.graph.is_generated(node)
         if not inside and node in self.seen:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Protocol, Self
 
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
-from stack.ir.traits import contractions, is_alias, is_reduction, repeats
+from stack.ir.traits import contractions, is_alias, repeats
 from stack.ir.types import TupleType
-from stack.passes.policies.reduction_loops import shortest_streamed
+from stack.passes.policies.reduction_loops import reduces_columns, shortest_streamed
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
+from stack.passes.streaming.few_rows import leaves_idle
 from stack.passes.streaming.graph import Graph, finishes, moves, reduced_value
 from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.prologue import fuses_prologue
 from stack.passes.streaming.region import MAX_VALUES, Region
-from stack.passes.streaming.terms import Refusal, Writer, follows
+from stack.passes.streaming.terms import DotsInMemory, Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 
@@ -156,7 +157,7 @@ class Candidate:
         """True if a row, or a column on a GPU, does not fit in the registers of a kernel."""
         least = self.options.min_axis
         if self.options.loops == "blocks":
-            least = shortest_streamed(_is_column(self.sink), least, self.log.gpu)
+            least = shortest_streamed(reduces_columns(self.sink), least, self.log.gpu)
         return isinstance(extent, int) and extent >= least
 
     def _virtual(self, region: Region) -> frozenset[Node]:
@@ -212,8 +213,19 @@ class Candidate:
         if foreign:
             raise Refusal(f"no code for {', '.join(sorted(foreign))}")
         if self.options.loops:
-            self.price = choose(made.node, self.options.loops, self.log)
+            try:
+                self.price = choose(made.node, self.options.loops, self.log)
+            except DotsInMemory:
+                return self._without_dots().build()
         return self._replacements(made.node)
+
+    def _without_dots(self) -> Self:
+        """Collects the region again, which then reads the results of its dots from memory. Returns
+        the candidate itself."""
+        self.held |= self.region.dots
+        self.is_long = True  # the loop reads its rows only once, also if they would fit
+        self.region = self._collect()
+        return self
 
     def _leave_out(self, refusal: Refusal) -> None:
         """Collects the region again without the reduction that `refusal` names, and without those
@@ -243,6 +255,9 @@ class Candidate:
         virtual = self._virtual(region)
         inside = {v.node for v in region.visited if region.depends(v)}
         finishing = self._finishing(after, virtual)
+        if not region.dots and self.options.loops == "blocks" and self._leaves_idle():
+            rows = {n for n in finishing | inside if self._is_row(n, finishing)}
+            finishing, inside = finishing - rows, inside - rows
         while True:
             own = finishing.union(region.members)
             needed = [n for n in own if self._is_read(n, own)]
@@ -257,6 +272,11 @@ class Candidate:
             raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
         rows = [] if region.dots else multi_outputs(graph, region, finishing, needed)
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
+
+    def _leaves_idle(self) -> bool:
+        """True if the rows are computed by other kernels, because these have more programs."""
+        is_plain = not contractions(self.region.members)
+        return is_plain and leaves_idle(self.sink, self.log.gpu)
 
     def _finishing(self, after: Container[Node], virtual: frozenset[Node]) -> set[Node]:
         """Returns nodes that can be computed from the states after the loop."""
@@ -296,7 +316,7 @@ class Candidate:
     def _is_worth_it(self) -> bool:
         region = self.region
         dots = contractions(region.members)
-        long = [n for n in self.outputs if self._is_row(n)]
+        long = [n for n in self.outputs if self._is_row(n, self.finishing)]
         if (dots or region.dots) and long:
             raise Refusal(
                 f"{self.graph.name(long[0])}, which is as long as the axis, is needed elsewhere"
@@ -322,12 +342,13 @@ class Candidate:
                 " that would stay out of memory"
             )
 
-    def _is_row(self, node: Node) -> bool:
+    def _is_row(self, node: Node, finishing: Container[Node]) -> bool:
         """True if a value is as long as the streamed axis: the loop visits it, or it reads such
-        values."""
-        return any(v.node is node for v in self.region.visited) or self._reads_row(node)
+        values, perhaps through values in `finishing`."""
+        is_visited = any(v.node is node for v in self.region.visited)
+        return is_visited or self._reads_row(node, finishing)
 
-    def _reads_row(self, node: Node) -> bool:
+    def _reads_row(self, node: Node, finishing: Container[Node]) -> bool:
         rows = {v.node for v in self.region.visited if v.streams}
         pending, seen = [node], set[Node]()
         while pending:
@@ -337,7 +358,7 @@ class Candidate:
             if found in seen or found in self.region.members:
                 continue
             seen.add(found)
-            if found in self.finishing:
+            if found in finishing:
                 pending.extend(found.args)
         return False
 
@@ -387,14 +408,6 @@ class Candidate:
         if self.price:
             lines.append(f"price: {self.price}")
         return "\n".join(lines)
-
-
-def _is_column(node: Node) -> bool:
-    """True for a reduction over one axis of an array that is contiguous along another one."""
-    if not is_reduction(node) or contractions([node]):
-        return False
-    array = node.args[0].tensor
-    return len(node.attrs["axes"]) == 1 and node.attrs["axes"][0] != array.rank - 1
 
 
 def _extent(node: Node) -> Dim | None:

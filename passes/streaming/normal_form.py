@@ -223,7 +223,8 @@ def vanishes(state: State) -> bool:
 
 def _summand(stabilizer: Stabilizer) -> Sum | None:
     (operand,) = stabilizer.source.args[:1]
-    names = (*stabilizer.value.names, K)
-    if stabilizer.source.attrs["axes"] != (operand.tensor.rank - 1,):
+    if len(stabilizer.source.attrs["axes"]) != 1:
         return None
-    return (Term(1.0, (), (Power(TermValue(operand, names)),)),)
+    (axis,) = stabilizer.source.attrs["axes"]
+    kept = stabilizer.value.names
+    return (Term(1.0, (), (Power(TermValue(operand, (*kept[:axis], K, *kept[axis:]))),)),)

@@ -56,25 +56,27 @@ def choose(stream: Node, loops: str, log: Log) -> str:
         Refusal: there is no such loop, or it costs more than the parts.
     """
     text, refused = _choose(class_representative(stream), loops, log.target)
-    if refused:
-        raise Refusal(refused)
+    if refused is not None:
+        raise type(refused)(*refused.args)
     return text
 
 
 @lru_cache(maxsize=256)  # equal layers are priced once
-def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
+def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, Refusal | None]:
     """Returns the text of `choose`, and the reason if it refuses."""
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
             _check(stream_lowering(stream, gpu))
-            return check_chain(stream, gpu), ""
+            return check_chain(stream, gpu), None
         if loops != "cpu":
             raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
         price = cpu_price(stream, as_cpu(target))
     except Refusal as why:
-        return "", str(why)
-    return (str(price), "") if price.streamed < price.unfused else ("", f"it costs {price}")
+        return "", why
+    if price.streamed < price.unfused:
+        return str(price), None
+    return "", Refusal(f"it costs {price}")
 
 
 def _check(lowering: StepLowering[Gpu] | StepLowering[Cpu]) -> None:

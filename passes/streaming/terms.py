@@ -29,6 +29,10 @@ class Refusal(Exception):
     reduction: Node | None = None
 
 
+class DotsInMemory(Refusal):
+    """The reason why the matmuls of a stream are cheaper as kernels of their own."""
+
+
 class TermValue(NamedTuple):
     """A node of the function, with names for its axes in the stream."""
 

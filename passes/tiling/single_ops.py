@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from stack.ir import ops
 from stack.ir.builder import Builder, param
+from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_contraction, is_formula, is_generated
-from stack.ir.types import I64, TensorType
+from stack.ir.types import I32, I64, TensorType
 from stack.rewrite.log import Lines
 
 
@@ -56,6 +57,8 @@ def _first_position(b: Builder, node: Node, x: Node) -> Node:
     best = b.reduce(x, kind=kind, axes=(axis,))
     others = tuple(a for a in range(x.tensor.rank) if a != axis)
     same = is_best_or_nan(b, x, b.broadcast(best, axes=others, type=x.type) if others else best)
-    places = b.iota(axis=axis, type=TensorType(I64, x.shape))
-    first = b.reduce(b.select(same, places, x.shape[axis]), kind="min", axes=(axis,))
-    return first if node.dtype == I64 else b.cast(first, type=node.type)
+    extent = x.shape[axis]
+    dtype = I32 if isinstance(extent, int) and extent <= INT32[1] else I64
+    places = b.iota(axis=axis, type=TensorType(dtype, x.shape))
+    first = b.reduce(b.select(same, places, extent), kind="min", axes=(axis,))
+    return first if node.dtype == dtype else b.cast(first, type=node.type)

@@ -11,7 +11,8 @@ from stack.ir.ops import Site
 from stack.ir.traits import ends_with_taps
 from stack.ir.types import F32
 
-PRECISIONS = ("tf32",)  # types to which f32 operands may be rounded
+ROUNDED = "tf32_rounded"  # operands are TF32 values already
+PRECISIONS = ("tf32", ROUNDED)  # types to which f32 operands may be rounded
 Names = tuple[str, ...]
 
 

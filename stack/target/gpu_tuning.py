@@ -134,6 +134,11 @@ class GpuStreams(Tuning):
         64, "elements", 16, 1 << 10, "of a block of a contracted axis that no tile has as a whole",
         TUNED,
     )  # fmt: skip
+    deep: float = tuned(
+        4, "", 1, 1000,
+        "times the streamed axis: a contracted axis from which few programs are too slow",
+        "counted: the result of that matmul is written and read twice",
+    )  # fmt: skip
     mask_block: int = tuned(
         64, "elements", 1, 1 << 10, "along both axes of the blocks of a mask that are tested",
         "chosen: the rows and columns of a tile divide it",

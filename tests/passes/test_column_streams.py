@@ -10,6 +10,7 @@ from stream_harness import prepared
 
 import stack
 from stack.ir import Func, parse, verify
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
 
@@ -127,3 +128,21 @@ def test_streams_in_parts_coalesce_their_axes(rng: np.random.Generator) -> None:
     verify(made)
     want = torch.from_numpy(x).double().reshape(2, 3, 4, 2000).var(3).numpy()
     np.testing.assert_allclose(np.asarray(made.interpret(x)), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("axis", "size"), [(1, 1 << 16), (0, 1 << 16)])
+def test_a_variance_has_as_many_states_for_columns_as_for_rows(axis: int, size: int) -> None:
+    shape = (64, size) if axis else (size, 64)
+    func = prepared(stack.trace(lambda x: x.var(axis), torch.empty(shape, device="meta")))
+    made = Pipeline("stream{min_axis=32769,loops=blocks}").run(func, target=GPU).func
+    (stream,) = [n for n in made.nodes if n.op == "stream"]
+    assert len(stream.blocks[0].results) == 3
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (16, 8, 4)])
+def test_positions_have_32_bits_until_they_are_results(shape: tuple[int, ...]) -> None:
+    func = prepared(stack.trace(lambda x: x.argmax(0), torch.empty(shape, device="meta")))
+    (found,) = [n for n in func.nodes if n.op == "argreduce"]
+    body = alone(found).blocks[0]
+    assert [str(n.dtype) for n in body.all_nodes if n.op == "iota"] == ["i32"]
+    assert str(body.results[0].dtype) == "i64"

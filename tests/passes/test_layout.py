@@ -387,3 +387,27 @@ def test_a_trial_ends_at_the_first_plan_that_moves_few_enough_bytes() -> None:
         tried: layout._Tried = {}
         assert layout._best(func, Log(), tried, False, enough) == (plan, least)
         assert len(tried) == plans
+
+
+SUNK = """func @main(%x: f32[2, 4, 8], %w: f32[8, 8], %v: f32[8]) -> (RESULTS) at tensor {
+  %t = transpose(%x) {perm=[0, 2, 1]} : f32[2, 8, 4]
+  %d = dot(%x, %w) {rule="b s k, n k -> b n s"} : f32[2, 8, 4]
+  %b = broadcast(%v) {axes=[1]} : f32[2, 8, 4]
+  %m = mul(%d, %b) : f32[2, 8, 4]
+  %y = add(%t, %m) : f32[2, 8, 4]
+  %z = transpose(%y) {perm=[0, 2, 1]} : f32[2, 4, 8]
+  return VALUES
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("results", "values", "left"),
+    [("f32[2, 4, 8]", "%z", 0), ("f32[2, 4, 8], f32[2, 8, 4]", "%z, %d", 1)],
+)
+def test_transposes_sink_past_matmuls_that_nothing_else_reads(
+    results: str, values: str, left: int
+) -> None:
+    func = parse(SUNK.replace("RESULTS", results).replace("VALUES", values))
+    after = Pipeline("layout,canonicalize").run(func, check=True).func
+    assert [n.op for n in after.nodes].count("transpose") == left, str(after)

@@ -38,3 +38,54 @@ def test_chains(name: str) -> None:
     assert " us unfused" in notes
     plain = Pipeline("stream").run(func).func
     assert any(n.op == "stream" for n in plain.nodes)
+
+
+DEEP = """func @f(%x: bf16[ROWS, DEPTH], %w: bf16[64, DEPTH], %v: bf16[64, 64]) -> (f32[ROWS, 64]) at tensor {
+  %d = dot(%x, %w) {rule="s k, n k -> s n"} : f32[ROWS, 64]
+  %m = reduce(%d) {axes=[1], kind="max"} : f32[ROWS]
+  %b = broadcast(%m) {axes=[0]} : f32[ROWS, 64]
+  %a = sub(%d, %b) : f32[ROWS, 64]
+  %e = exp(%a) : f32[ROWS, 64]
+  %c = cast(%e) : bf16[ROWS, 64]
+  %z = dot(%c, %v) {rule="s n, n o -> s o"} : f32[ROWS, 64]
+  return %z
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "streams"), [(1024, 2048, False), (1024, 128, True), (65536, 2048, True)]
+)
+def test_few_programs_do_not_contract_a_long_axis(rows: int, depth: int, streams: bool) -> None:
+    func = parse(DEEP.replace("ROWS", str(rows)).replace("DEPTH", str(depth)))
+    made = Pipeline("stream{loops=blocks}").run(func).func
+    assert any(n.op == "stream" for n in made.nodes) == streams
+
+
+HEAD = """func @f(%x: KIND[8192, 768], %w: KIND[32000, 768]) -> (f32[8192]) at tensor {
+  %d = dot(%x, %w) {PRECISIONrule="s k, n k -> s n"} : f32[8192, 32000]
+  %m = reduce(%d) {axes=[1], kind="max"} : f32[8192]
+  %b = broadcast(%m) {axes=[0]} : f32[8192, 32000]
+  %a = sub(%d, %b) : f32[8192, 32000]
+  %e = exp(%a) : f32[8192, 32000]
+  %s = reduce(%e) {axes=[1], kind="sum"} : f32[8192]
+  %l = log(%s) : f32[8192]
+  %z = add(%l, %m) : f32[8192]
+  return %z
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "outside"),
+    [("f32", 'precision="tf32", ', 1), ("bf16", "", 0), ("f32", "", 0)],
+)
+def test_a_matmul_whose_loop_would_round_is_a_kernel_before_the_stream(
+    kind: str, precision: str, outside: int
+) -> None:
+    """The stream then reads its results once; its twins compute them in their loops."""
+    func = parse(HEAD.replace("KIND", kind).replace("PRECISION", precision))
+    made = Pipeline("stream{min_axis=32769,loops=blocks}").run(func).func
+    assert [n.op for n in made.nodes].count("dot") == outside
+    (stream,) = [n for n in made.nodes if n.op == "stream"]
+    assert [n.op for n in stream.blocks[0].nodes].count("dot") == 1 - outside

@@ -30,7 +30,6 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
-DROPPED = 13  # bits of an f32 mantissa that TF32 lacks
 NEAR = Inexact(error=2.0**-10)  # the matmuls ask for it
 
 
@@ -114,5 +113,6 @@ def round_tf32(x: Node) -> Node:
     whatever its bits are."""
     b = Builder()
     bits = b.bitcast(x, type=x.tensor.with_dtype(I32))
-    near = getattr(b, "and")(b.add(bits, 1 << (DROPPED - 1)), -(1 << DROPPED))
+    # TF32 lacks the last 13 bits
+    near = getattr(b, "and")(b.add(bits, 1 << 12), -(1 << 13))
     return b.select(b.eq(x, x), b.bitcast(near, type=x.type), x)

@@ -53,7 +53,9 @@ class WalkPolicy(Policy):
         """Picks the number of columns of a program. With more than one tile for each column, parts
         of the columns can fill the processors; see `stream_parts`.
         """
-        lanes = min(power_of_two(self.columns), self.gpu.rows.columns)
+        rows = self.gpu.rows
+        most = rows.columns if loop.is_whole else rows.walked_columns
+        lanes = min(power_of_two(self.columns), most)
         if loop.is_whole:
             lanes = min(lanes, loop.block // power_of_two(self.extent))
         if loop.is_whole or not self.is_split:

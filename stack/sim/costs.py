@@ -8,9 +8,15 @@ from itertools import accumulate
 from stack.ir.cost import cost
 from stack.ir.dim import Dim
 from stack.ir.func import Func
-from stack.ir.node import Node, is_inline, walk
+from stack.ir.node import Node, is_inline, topological, walk
 from stack.ir.ops import is_whole_view
-from stack.ir.traits import behind, is_contraction, writes_by_data
+from stack.ir.traits import (
+    behind,
+    is_contraction,
+    is_input,
+    is_operator,
+    writes_by_data,
+)
 from stack.mesh.meshes import Mesh
 from stack.mesh.ops import group_of, halo_messages, sent_bytes
 from stack.rewrite.stream_candidates import streamed
@@ -20,6 +26,7 @@ from stack.sim.stream_kernels import kernels_of
 # Passes over the sums of a scatter: they are zeroed, and read by the next kernel. Atomic additions
 # read a row and read and write its sum, at half the rate; one read of the rows is counted already.
 SCATTER_PASSES = 1 + 1 + (2 * 3 - 1)
+_ORDERS = ("lt", "le", "gt", "ge")
 
 
 def compute_seconds(func: Func, machine: Cluster) -> float:
@@ -27,10 +34,11 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
     memory for the rest.
 
     Elementwise ops are assumed to be fused with their producers or consumers. Branches are assumed
-    to be taken. If the machine has streams, attention scores never reach memory, each kernel that
-    reads them computes them, and the part hidden by a positional mask is not computed.
+    to be taken. A hosted operator is one kernel. If the machine has streams, attention scores never
+    reach memory, each kernel that reads them computes them, and the part hidden by a positional
+    mask is not computed.
     """
-    nodes = [node for _, node in walk(func.body)]
+    nodes = _nodes(func)
     inner = streamed(nodes, func.results, machine.stream_balance)
     seen = _seen(inner)
     kernels = kernels_of(nodes, inner)
@@ -45,6 +53,8 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
             rate = _rate(machine, node.args[0].dtype.name, bool(tables), is_gradient)
             work = int(str(found.flops)) * share * kernels.get(node, 1) / rate
             seconds += machine.launch + max(work, moved / machine.traffic_rate)
+        elif is_operator(node):
+            seconds += machine.launch + _operator_seconds(node, machine)
         elif writes_by_data(node):
             seconds += SCATTER_PASSES * _scattered(node) / machine.traffic_rate
     products = {n for n in nodes if is_contraction(n)}
@@ -59,7 +69,7 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
     """Returns the bytes that a function between collectives allocates while it runs: its results,
     and an arena for the other values that it writes to memory, see `stack.run.memory`.
     """
-    nodes = [node for _, node in walk(func.body)]
+    nodes = _nodes(func)
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
     made = set(map(behind, func.results))
     end = {node: len(nodes) for node in made}
@@ -76,6 +86,26 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
     return max(accumulate(change)) + sum(map(_bytes, made & stored))
 
 
+def _nodes(func: Func) -> list[Node]:
+    """Returns the nodes of a function and its blocks, but not those inside of operators."""
+    listed = [(path, node) for path, node in walk(func.body)]
+    hidden = {id(n) for _, o in listed if is_operator(o) for b in o.blocks for _, n in walk(b)}
+    return [node for _, node in listed if id(node) not in hidden]
+
+
+def _operator_seconds(node: Node, machine: Cluster) -> float:
+    """Returns the time of a kernel by hand: the matmuls of the decomposition, half of them if it
+    compares positions, as a causal mask does; or one pass over operands and results.
+    """
+    inner = [n for b in node.blocks for _, n in walk(b)]
+    is_half = any(n.op in _ORDERS and not any(map(is_input, topological([n]))) for n in inner)
+    products = filter(is_contraction, inner)
+    flops = sum(int(str(cost(n).flops)) for n in products) * (0.5 if is_half else 1.0)
+    moved = sum(map(_bytes, (node, *node.args)))
+    rate = _rate(machine, node.args[0].dtype.name, True, False)
+    return max(flops / rate, moved / machine.traffic_rate)
+
+
 def _scattered(node: Node) -> int:
     """Returns the bytes of the sums of a scatter: those of touched rows, if fewer than all."""
     return min(_bytes(node), _bytes(node.args[-1]))
@@ -85,7 +115,7 @@ def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[No
     """Returns the values of a segment that are written to memory: results, matmuls, operands of
     matmuls, and scatters. Excludes parameters and `inner`, values that streams recompute instead.
     """
-    products = [n for n in nodes if is_contraction(n)]
+    products = [n for n in nodes if is_contraction(n) or is_operator(n)]
     read = (_behind(a) for n in products for a in n.args)
     made = map(behind, func.results)
     found = {*products, *filter(writes_by_data, nodes), *(n for n in (*read, *made) if n.args)}
@@ -102,7 +132,7 @@ def _seen(inner: Iterable[Node]) -> dict[Dim, float]:
 def _is_triangle(mask: Node) -> bool:
     """True if a mask compares row and column indices."""
     mask = _behind(mask)
-    if mask.op not in ("lt", "le", "gt", "ge"):
+    if mask.op not in _ORDERS:
         return False
     views = [_behind(a) for a in mask.args]
     return all(v.op == "iota" for v in views) and len({v.shape for v in views}) == 1
@@ -122,7 +152,7 @@ def _rate(machine: Cluster, dtype: str, in_stream: bool, is_gradient: bool) -> f
     gpu = machine.gpu
     if not in_stream or gpu is None:
         return machine.rate(dtype)
-    share = gpu.gradient_share if is_gradient else gpu.stream_share
+    share = machine.gradient_share if is_gradient else gpu.stream_share
     return machine.rate(dtype) * share / machine.share
 
 

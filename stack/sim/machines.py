@@ -56,6 +56,7 @@ class Cluster:
             power lowers the clock.
         memory_share: share of `memory_rate` that kernels reach.
         beside: time of computation beside a collective in flight, relative to that alone.
+        gradient_share: share of `bf16_rate` that the gradients of attention reach.
         sources: the source and date of each number.
     """
 
@@ -72,6 +73,7 @@ class Cluster:
     sustained: float = 1.0
     memory_share: float = 1.0
     beside: float = 1.0
+    gradient_share: float = 1.0
     sources: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
 
     def rate(self, dtype: str) -> float:

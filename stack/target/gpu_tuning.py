@@ -26,6 +26,14 @@ class GpuRows(Tuning):
         64, "elements", 1, 256, "along both axes of a tile that transposes", TUNED
     )
     columns: int = tuned(128, "columns", 1, 4096, "of a tile of a column reduction", TUNED)
+    walked_columns: int = tuned(
+        64,
+        "columns",
+        1,
+        4096,
+        "of a program that walks down them with several states",
+        "an H200: argmax, var, logsumexp of 4095 and 4096 columns, f32 and bf16",
+    )
     column_elements: int = tuned(
         1024, "elements", 32, 1 << 14, "of a warp, in a tile of whole columns", TUNED
     )

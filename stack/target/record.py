@@ -98,7 +98,6 @@ class Gpu(Target):
     shared_bytes: int = number("B", 1 << 12, 1 << 24, "shared memory of a block, at most")
     latency: float = number("s", 1e-8, 1e-3, "a wait for memory that is busy")
     stream_share: float = number("", 0.01, 1, "of bf16_rate, in a stream, with softmax in between")
-    gradient_share: float = number("", 0.01, 1, "of bf16_rate, in a stream of two tables")
     few_rows_share: float = number("", 0.01, 1, "of a product's rate, in a stream of few rows")
     readers: float = number("", 0.1, 64, "streams of a processor that reach memory_rate together")
     slots: int = number("", 1, 64, "streams of a processor that read at a time")

@@ -12,6 +12,7 @@ from nest_cases import around
 from stream_harness import prepared, streamed
 
 import stack.plugins as plugins
+from stack.errors import UsageError
 from stack.ir import Builder, Func, param, tensor
 from stack.ir.data import round_bf16
 from stack.ir.node import Node, walk
@@ -314,7 +315,10 @@ def test_every_number_is_one_that_some_program_goes_by(kind: type[Target], numbe
     for factor in (8, 1 / 8, 1 / 2, 64, 1 / 64):
         other = replace(base, **{number: max(1, int(value * factor)) if whole else value * factor})
         for backend, func in _programs(kind):
-            if _text(backend, func, base) != _text(backend, func, other):
+            try:
+                if _text(backend, func, base) != _text(backend, func, other):
+                    return
+            except UsageError:  # no schedule fits
                 return
     pytest.fail(f"nothing depends on {number}: a number that nothing reads describes nothing")
 

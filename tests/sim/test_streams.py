@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stack.hosted import find
+from stack.hosted.nodes import custom
 from stack.ir import Builder, Func, Node, param, tensor
 from stack.mesh.meshes import parse_mesh
 from stack.mesh.ops import is_meeting
@@ -199,3 +201,15 @@ def test_streams_that_need_each_other_keep_their_order() -> None:
     order = list(func.nodes)
     first, last = order[0], order[-1]
     assert in_stream_order(order, {first: (last,)}) == order
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_operator_by_hand_is_one_kernel_without_scores_in_memory(causal: bool) -> None:
+    b = Builder()
+    q, k, v = (param(name, tensor("bf16", 1, 8, T, D)) for name in "qkv")
+    out, _ = custom(b, find("attention.with_lse"), [q, k, v], {"causal": causal})
+    func = b.func("f", [q, k, v], [out])
+    flops = 2 * 2 * 8 * T * T * D * (0.5 if causal else 1.0)
+    assert H200.gpu is not None
+    assert 1 < compute_seconds(func, H200) * H200.gpu.stream_rate / flops < 1.6
+    assert stored_bytes(func, H200) < 8 * T * T // 8

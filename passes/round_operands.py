@@ -8,7 +8,7 @@ the kernel rounds what it writes. Other operands, such as weights, cost a copy.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -84,7 +84,7 @@ def _rounds(node: Node) -> bool:
     return all(a.dtype == F32 for a in node.args)
 
 
-def _is_free(x: Node, users: dict[Node, list[Node]], results: list[Node]) -> bool:
+def _is_free(x: Node, users: dict[Node, list[Node]], results: Sequence[Node]) -> bool:
     """True if a kernel computes `x`, and only matmuls that round it read it."""
     source, readers = behind(x), users[x]
     while x is not source:

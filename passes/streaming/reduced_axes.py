@@ -203,6 +203,7 @@ class _Merge:
             rule = ops.rule_of(node)
             assert rule is not None, "it has places"
             attrs = ops.restated(node, self._rule(rule, places))
+            assert attrs is not None, "a reduction, a view or an elementwise op"
             if places[-1] is None:
                 done[node] = Node(node.op, args, attrs, node.type)
                 continue

@@ -53,7 +53,7 @@ def is_best_or_nan(b: Builder, x: Node, best: Node) -> Node:
 
 def _first_position(b: Builder, node: Node, x: Node) -> Node:
     """Rewrites argreduce as two reductions: the best value, then its (or a nan's) first index."""
-    axis, kind = node.attrs["axis"], node.attrs["kind"]
+    axis, kind = int(node.attrs["axis"]), node.attrs["kind"]
     best = b.reduce(x, kind=kind, axes=(axis,))
     others = tuple(a for a in range(x.tensor.rank) if a != axis)
     same = is_best_or_nan(b, x, b.broadcast(best, axes=others, type=x.type) if others else best)

@@ -171,7 +171,7 @@ FAULTS = (
           "return cx.select_at(x, axis, place)", "return cx.select_at(x, axis, 0)",
           (f"{_TORCH}[2]",), "torch_select", "frontend"),
     Fault("rsub is sub", "frontends/torch/aten/elementwise_ops.py",
-          'return _sum(cx, "sub", y, x, alpha)', 'return _sum(cx, "sub", x, y, alpha)',
+          'return _add(cx, y, x, alpha=alpha, op="sub")', 'return _add(cx, x, y, alpha=alpha, op="sub")',
           (f"{_TORCH}[1]",), "torch_rsub", "frontend"),
     Fault("remainder with the other sign", "frontends/torch/aten/elementwise_ops.py",
           'return cx.elementwise("ne", cx.elementwise("lt", rest, 0), cx',

@@ -212,8 +212,9 @@ class _Clock:
         key = (node.op, over, node.args[0].type)
         if key not in self.known:
             self.known[key] = collective_seconds(node, self.mesh, self.machine)
+        # a stream of collectives waits for all computation that was launched before
         ready = {
-            rank: max(self.free[rank, "communicate"], self.there.get((rank, node.args[0]), 0.0))
+            rank: max(self.free[rank, "communicate"], self.free[rank, "compute"])
             for rank in self.first
         }
         for rank in self.first:

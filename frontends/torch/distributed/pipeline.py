@@ -69,8 +69,10 @@ class PipelineRank:
         for at, part in self.parts.items():
             for name in part.reads:
                 self.readers.setdefault(name, []).append(at)
+        # a receive that waits for its message holds processors of a GPU
+        options = {"shared": True} if str(self.space.device) != "cpu" else {}
         self.computes: dict[Place, Compute] = {
-            at: compute_of(part.func, self.space, self.backend)
+            at: compute_of(part.func, self.space, self.backend, options)
             for at, part in self.parts.items()
             if self.peers[at[1]] == self.rank
         }

@@ -2,7 +2,7 @@
 
 `python tests/packaging/functions_run.py trace` lists them for the trace of `relu(x + y)`; `relu`,
 `softmax` and `llama` compile these programs for this CPU after they were traced, with an empty
-cache.
+cache; `call` is the first call of the compiled `relu(x + y)`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def _is_imported(frame: FrameType) -> bool:
 
 
 def _step(name: str) -> Callable[[], object]:
-    """Returns the step to count for a program: its trace, or its compilation after that."""
+    """Returns the step to count for a program: its trace, its compilation after that, or the first
+    call of the compiled program.
+    """
     import torch
 
     import stack
@@ -82,10 +84,13 @@ def _step(name: str) -> Callable[[], object]:
         "softmax": lambda: (lambda x: torch.softmax(x, -1), (x,)),
         "llama": transformer.llama_block,
     }
-    program, args = programs["relu" if name == "trace" else name]()
+    program, args = programs[name if name in programs else "relu"]()
     if name == "trace":
         return lambda: stack.trace(program, *args, frontend="torch")
     func = stack.trace(program, *args, frontend="torch")
+    if name == "call":
+        compiled = stack.compile(func)
+        return lambda: compiled(*args)
     return lambda: stack.compile(func)
 
 

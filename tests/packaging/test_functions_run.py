@@ -14,7 +14,9 @@ pytest.importorskip("torch")
 COUNTED = Path(__file__).with_name("functions_run.py")
 
 
-@pytest.mark.parametrize(("step", "functions", "files"), [("trace", 100, 25), ("relu", 840, 157)])
+@pytest.mark.parametrize(
+    ("step", "functions", "files"), [("trace", 100, 25), ("relu", 840, 157), ("call", 60, 20)]
+)
 def test_a_small_program_runs_few_functions(step: str, functions: int, files: int) -> None:
     done = subprocess.run(
         [sys.executable, str(COUNTED), step], capture_output=True, text=True, check=True

@@ -114,5 +114,5 @@ def round_tf32(x: Node) -> Node:
     b = Builder()
     bits = b.bitcast(x, type=x.tensor.with_dtype(I32))
     # TF32 lacks the last 13 bits
-    near = getattr(b, "and")(b.add(bits, 1 << 12), -(1 << 13))
+    near = b.and_(b.add(bits, 1 << 12), -(1 << 13))
     return b.select(b.eq(x, x), b.bitcast(near, type=x.type), x)

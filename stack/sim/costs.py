@@ -88,9 +88,10 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
 
 def _nodes(func: Func) -> list[Node]:
     """Returns the nodes of a function and its blocks, but not those inside of operators."""
-    listed = [(path, node) for path, node in walk(func.body)]
-    hidden = {id(n) for _, o in listed if is_operator(o) for b in o.blocks for _, n in walk(b)}
-    return [node for _, node in listed if id(node) not in hidden]
+    listed = list(walk(func.body))
+    operators = [node for _, node in listed if is_operator(node)]
+    hidden = {inner for o in operators for block in o.blocks for inner, _ in walk(block)}
+    return [node for block, node in listed if block not in hidden]
 
 
 def _operator_seconds(node: Node, machine: Cluster) -> float:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from stack.errors import StackError
-from stack.frontends.torch.distributed.rank_compute import Compute, compute_of
+from stack.frontends.torch.distributed.rank_compute import Compute, compute_of, options_beside
 from stack.frontends.torch.replay.elementwise_ops import Tensor
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.sim.pipeline import ChunkProgram, Work
@@ -69,8 +69,7 @@ class PipelineRank:
         for at, part in self.parts.items():
             for name in part.reads:
                 self.readers.setdefault(name, []).append(at)
-        # a receive that waits for its message holds processors of a GPU
-        options = {"shared": True} if str(self.space.device) != "cpu" else {}
+        options = options_beside(self.space)  # a receive holds processors until its message comes
         self.computes: dict[Place, Compute] = {
             at: compute_of(part.func, self.space, self.backend, options)
             for at, part in self.parts.items()

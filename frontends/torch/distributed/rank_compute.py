@@ -44,6 +44,13 @@ def options_of(space: TorchSpace) -> dict[str, Any]:
     return {"device": str(space.device), "graph": False}
 
 
+def options_beside(space: TorchSpace) -> dict[str, Any]:
+    """Returns backend options for computation beside collectives, which hold processors of a GPU;
+    empty on a CPU.
+    """
+    return {"shared": True} if str(space.device) != "cpu" else {}
+
+
 def stream_balance(space: TorchSpace, backend: str) -> float:
     """Returns the balance for `steps_of`, for the backend that computes segments."""
     if not backend:

@@ -14,7 +14,12 @@ import torch.distributed as dist
 from stack.errors import StackError, UsageError
 from stack.frontends.torch.distributed.cuda_graph import Recorded
 from stack.frontends.torch.distributed.mesh import LIMIT, RankSpace
-from stack.frontends.torch.distributed.rank_compute import Compute, compute_of, stream_balance
+from stack.frontends.torch.distributed.rank_compute import (
+    Compute,
+    compute_of,
+    options_beside,
+    stream_balance,
+)
 from stack.frontends.torch.replay.elementwise_ops import Tensor
 from stack.ir.func import Func
 from stack.ir.node import Node
@@ -129,7 +134,7 @@ class RankProgram:
     def _compute(self, func: Func, shared: bool) -> Compute:
         if not self._is_compiled(func):
             return compute_of(func, self.space)
-        given = {"shared": True} if shared and str(self.space.device) != "cpu" else {}
+        given = options_beside(self.space) if shared else {}
         return compute_of(func, self.space, self.backend, {**self.options, **given})
 
 

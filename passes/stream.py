@@ -22,7 +22,7 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import fold_of, is_stream, reads_by_data
 from stack.passes.control import changed_bodies
-from stack.passes.streaming.arg_reductions import streamed_position
+from stack.passes.streaming.arg_reductions import streamed_best, streamed_position
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import joins_rows, split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
@@ -59,12 +59,18 @@ class Stream(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         if self.loops == "blocks":
-            rule = Simple("stream_argreduce", ("argreduce",), self._position)
-            func = rewrite(func, (rule,), log)
+            rules = (
+                Simple("stream_argreduce", ("argreduce",), self._position),
+                Simple("stream_best", ("reduce",), self._best),
+            )
+            func = rewrite(func, rules, log)
         return Func(func.name, self._block(func.body, log, {}), func.level)
 
     def _position(self, node: Node, op: Builder, scope: Scope) -> Node | None:
         return streamed_position(node, scope, self.min_axis)
+
+    def _best(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        return streamed_best(node, scope, self.min_axis)
 
     def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
         """Rewrites the bodies of loops and branches first, then the block itself."""

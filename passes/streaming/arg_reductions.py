@@ -1,4 +1,4 @@
-"""Arg-reductions of long rows and columns on a GPU, as streams.
+"""Arg-reductions on a GPU: positions of long rows and columns are computed by streams.
 
 The states are the best value so far, and its first index. If a better value is found, no earlier
 index counts any more: the index is corrected to one past the end, the neutral element of `min`.
@@ -7,7 +7,8 @@ index counts any more: the index is corrected to one past the end, the neutral e
     i = min over k of (k if x[k] == m or x[k] is nan, else size)
     correction of i: i if m_old == m_new or m_old is nan, else size
 
-A nan is the best value of all, so its index is kept once it is found.
+A nan is the best value of all, so its index is kept once it is found. If the program also asks for
+the best value, one stream returns both, so that memory is read once.
 """
 
 from __future__ import annotations
@@ -15,42 +16,101 @@ from __future__ import annotations
 from stack.ir.builder import Builder, constant, param
 from stack.ir.integers import INT32
 from stack.ir.node import Node
+from stack.ir.traits import is_reduction
 from stack.ir.types import I32, TensorType
 from stack.passes.policies.reduction_loops import shortest_streamed
 from stack.passes.rules.dot_layout import reshaped
-from stack.passes.tiling.single_ops import is_best_or_nan
+from stack.passes.tiling.frame import wide
+from stack.passes.tiling.single_ops import first_position, is_best_or_nan
 from stack.rewrite.engine import Scope
 
 
 def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     """Rewrites an `argreduce` as a stream if its axis does not fit in the registers of a kernel.
 
+    Columns whose best value is also computed always become a stream. Short rows become a reduction
+    of the positions that equal this value, which fusion puts into its kernel.
+
     Args:
         node: the op.
         scope: the block, with the target.
         min_axis: the shortest axis of rows that do not fit.
     """
+    best = _best_of(node, scope)
+    if _is_streamed(node, best, scope, min_axis):
+        return _result(node, best, int(best is not None))
+    return None if best is None else first_position(scope.builder, node, node.args[0], best)
+
+
+def streamed_best(node: Node, scope: Scope, min_axis: int) -> Node | None:
+    """Rewrites a maximum or minimum as a result of the stream that also finds its position.
+
+    The arguments are those of `streamed_position`.
+    """
+    for other in scope.users(node.args[0]):
+        if other.op == "argreduce" and _best_of(other, scope) is node:
+            streamed = _is_streamed(other, node, scope, min_axis)
+            return _result(other, node, 0) if streamed else None
+    return None
+
+
+def _best_of(node: Node, scope: Scope) -> Node | None:
+    """Returns the reduction to the value whose position an `argreduce` finds; None if the program
+    does not compute it.
+    """
+    wanted = node.attrs["kind"], (node.attrs["axis"],)
+    return next(
+        (
+            n
+            for n in scope.users(node.args[0])
+            if is_reduction(n) and (n.attrs.get("kind"), tuple(n.attrs["axes"])) == wanted
+        ),
+        None,
+    )
+
+
+def _is_streamed(node: Node, best: Node | None, scope: Scope, min_axis: int) -> bool:
     x, axis = node.args[0], int(node.attrs["axis"])
     sizes = [s for s in x.shape if isinstance(s, int)]
     if len(sizes) < x.tensor.rank or 0 in sizes or sizes[axis] > INT32[1]:
-        return None
-    if sizes[axis] < shortest_streamed(axis < len(sizes) - 1, min_axis, scope.log.gpu):
-        return None
-    others = tuple(a for a in range(len(sizes)) if a != axis)
-    if not others:  # one row: a stream has at least one axis of rows
-        made = streamed_position(_on_a_row(node), scope, min_axis)
-        return None if made is None else reshaped(made, ())
-    end = constant(sizes[axis], I32)
-    kind = str(node.attrs["kind"])
+        return False
+    is_column = axis < len(sizes) - 1
+    if is_column and best is not None:  # fusion keeps reductions of a column apart
+        return True
+    return sizes[axis] >= shortest_streamed(is_column, min_axis, scope.log.gpu)
+
+
+def _result(node: Node, best: Node | None, index: int) -> Node:
+    """Returns a result of the stream for an `argreduce`: item 0 is the best value, if the stream
+    returns it, and the last one is its position.
+    """
+    if node.tensor.rank:
+        made = _stream(node, best)
+        return made if best is None else Builder().item(made, index=index)
+    # one row: a stream has at least one axis of rows
+    row = reshaped(node.args[0], (1, *node.args[0].shape))
+    along = Node("argreduce", (row,), {**node.attrs, "axis": 1}, node.tensor.with_shape((1,)))
+    value = best
+    if best is not None:
+        value = Node("reduce", (row,), {**best.attrs, "axes": (1,)}, best.tensor.with_shape((1,)))
+    return reshaped(_result(along, value, index), ())
+
+
+def _stream(node: Node, best: Node | None) -> Node:
+    """Builds the stream of an `argreduce` over rows; `best`: its value, if that is a result."""
+    x, axis, kind = node.args[0], int(node.attrs["axis"]), str(node.attrs["kind"])
+    others = tuple(a for a in range(x.tensor.rank) if a != axis)
+    end = constant(x.shape[axis], I32)
 
     b = Builder()
     p = param("p0", x.type)
-    best = b.reduce(p, kind=kind, axes=(axis,))
-    whole = TensorType(I32, x.shape)
-    places = b.iota(axis=axis, type=whole)
-    is_best = is_best_or_nan(b, p, b.broadcast(best, axes=others, type=x.type))
+    # states in the type of computations are not rounded in each iteration
+    values = p if wide(p.dtype) == p.dtype else b.cast(p, type=p.tensor.with_dtype(wide(p.dtype)))
+    found = b.reduce(values, kind=kind, axes=(axis,))
+    places = b.iota(axis=axis, type=TensorType(I32, x.shape))
+    is_best = is_best_or_nan(b, values, b.broadcast(found, axes=others, type=values.type))
     first = b.reduce(b.select(is_best, places, end), kind="min", axes=(axis,))
-    states = b.block([p], [best, first])
+    states = b.block([p], [found, first])
 
     b = Builder()
     held = [param(n, t) for n, t in zip(("old0", "old1", "new0", "new1"), 2 * states.type)]
@@ -58,13 +118,13 @@ def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     correct = b.block(held, [held[0], kept])
 
     b = Builder()
-    ends = [param("s0", best.type), param("s1", first.type), param("p0", x.type)]
-    finish = b.block(ends, [b.cast(ends[1], type=node.type)])
-    b = Builder()
-    return b.op("stream", [x], {"name": f"arg{kind}"}, (states, correct, finish))
+    ends = [param("s0", found.type), param("s1", first.type), param("p0", x.type)]
+    results = [(ends[0], best)] if best is not None else []
+    made = [_converted(b, s, n) for s, n in (*results, (ends[1], node))]
+    return Builder().op(
+        "stream", [x], {"name": f"arg{kind}"}, (states, correct, b.block(ends, made))
+    )
 
 
-def _on_a_row(node: Node) -> Node:
-    row = reshaped(node.args[0], (1, node.args[0].shape[0]))
-    hint = node.tensor.with_shape((1,))
-    return Node("argreduce", (row,), {**node.attrs, "axis": 1}, hint)
+def _converted(b: Builder, value: Node, like: Node) -> Node:
+    return value if value.type == like.type else b.cast(value, type=like.type)

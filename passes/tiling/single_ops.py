@@ -27,7 +27,7 @@ def alone(node: Node, lines: Lines = ()) -> Node:
     b = Builder()
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
     if node.op == "argreduce":
-        result = _first_position(b, node, params[0])
+        result = first_position(b, node, params[0])
     else:
         result = b.op(node.op, params, node.attrs, hint=node.type)
     if lines:
@@ -51,10 +51,14 @@ def is_best_or_nan(b: Builder, x: Node, best: Node) -> Node:
     return b.or_(same, b.ne(x, x)) if x.dtype.is_float else same
 
 
-def _first_position(b: Builder, node: Node, x: Node) -> Node:
-    """Rewrites argreduce as two reductions: the best value, then its (or a nan's) first index."""
+def first_position(b: Builder, node: Node, x: Node, best: Node | None = None) -> Node:
+    """Rewrites argreduce as two reductions: the best value, then its (or a nan's) first index.
+
+    `best`: the best value, if it was already computed.
+    """
     axis, kind = int(node.attrs["axis"]), node.attrs["kind"]
-    best = b.reduce(x, kind=kind, axes=(axis,))
+    if best is None:
+        best = b.reduce(x, kind=kind, axes=(axis,))
     others = tuple(a for a in range(x.tensor.rank) if a != axis)
     same = is_best_or_nan(b, x, b.broadcast(best, axes=others, type=x.type) if others else best)
     extent = x.shape[axis]

@@ -112,6 +112,66 @@ def test_a_position_in_all_elements(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(np.asarray(result.interpret(x)), torch.from_numpy(x).argmax())
 
 
+STAGES = "stream{{min_axis=64,loops=blocks}},split_reductions{{parts={}}},canonicalize,fuse,blocks"
+
+
+def kernels(fn: Any, x: Tensor, parts: int = 0) -> Func:
+    func = Pipeline(STAGES.format(parts)).run(prepared(stack.trace(fn, x)), target=GPU).func
+    verify(func)
+    return func
+
+
+@pytest.mark.parametrize("kind", ["f32", "nan", "zeros", "i32", "bf16"])
+@pytest.mark.parametrize(("axis", "size"), [(0, 1300), (1, 1300), (2, 1300), (0, 12), (2, 40)])
+@pytest.mark.parametrize("fn", [torch.max, torch.min])
+def test_a_value_and_its_position(
+    fn: Any, axis: int, size: int, kind: str, rng: np.random.Generator
+) -> None:
+    shape = [3, 4, 5]
+    shape[axis] = size
+    x = torch.from_numpy(positions(tuple(shape), "nan" if kind == "bf16" else kind, rng))
+    x = x.bfloat16() if kind == "bf16" else x
+    for parts in (0, 16):
+        made = kernels(lambda x: fn(x, axis), x, parts)
+        values, places = made.interpret((x.float() if kind == "bf16" else x).numpy())
+        want = fn(x, axis)
+        np.testing.assert_array_equal(np.asarray(values), want.values.float().numpy())
+        np.testing.assert_array_equal(np.asarray(places), want.indices.numpy())
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((1300, 4096), 0),
+        ((12, 4096, 128), 0),
+        ((99, 1300, 64), 1),
+        ((999, 40), 1),
+        ((999, 9000), 1),
+    ],
+)
+def test_a_value_and_its_position_read_memory_once(shape: tuple[int, ...], axis: int) -> None:
+    func = kernels(lambda x: torch.max(x, axis), torch.empty(shape, device="meta"))
+    (x,) = func.params
+    assert sum(x in n.args for n in func.nodes) == 1, str(func)
+
+
+@pytest.mark.parametrize("size", [12, 1300])
+def test_another_value_is_not_that_of_a_position(size: int) -> None:
+    """Twins: the other extremum, another axis, another array."""
+    x = torch.zeros(size, size)
+
+    def others(x: Tensor) -> tuple[Tensor, ...]:
+        return x.argmax(0), x.amin(0), x.amax(1), (x + 1).amax(0)
+
+    func = (
+        Pipeline("stream{min_axis=64,loops=blocks}")
+        .run(prepared(stack.trace(others, x)), target=GPU)
+        .func
+    )
+    assert sum(n.op == "reduce" for n in func.nodes) == 3
+    assert not any(n.op == "item" for n in func.nodes)
+
+
 def test_positions_of_short_columns_and_rows_stay() -> None:
     for axis, shape in ((1, (4, 16, 8)), (2, (4, 4, 30000))):
         func = prepared(stack.trace(lambda x, a=axis: x.argmax(a), torch.zeros(shape)))

@@ -224,22 +224,21 @@ def topological(
         over: only nodes that depend on one of these variables.
     """
     done: dict[Node, None] = {}
-    stack: list[Node] = []
-    needed: Iterable[Node] = roots
-    while True:
-        first = [n for n in needed if n not in done and n not in known]
-        if over is not None:
-            first = [n for n in first if not over.isdisjoint(n.vars)]
-        if inside is not None:
-            first = [n for n in first if inside(n)]
-        if not first and stack:
-            done[stack.pop()] = None  # after what it needs
-        stack += first[::-1]
-        while stack and stack[-1] in done:
-            stack.pop()
-        if not stack:
-            return list(done)
-        needed = deps(stack[-1]) if stack[-1].blocks else stack[-1].args
+    pending: list[Node] = []
+    needs = [iter(roots)]  # what `pending` still needs, after the roots
+    while needs:
+        for n in needs[-1]:
+            if n in done or n in known or (over is not None and over.isdisjoint(n.vars)):
+                continue
+            if inside is None or inside(n):
+                pending.append(n)
+                needs.append(iter(deps(n) if n.blocks else n.args))
+                break
+        else:
+            needs.pop()
+            if pending:
+                done[pending.pop()] = None
+    return list(done)
 
 
 def by_distance(roots: Iterable[Node]) -> list[Node]:
@@ -330,10 +329,9 @@ class Block(Interned):
         """Values of the enclosing block that an open block uses, in order of first use."""
         if not self.is_open:
             return ()
-        own = frozenset(self.params)
         used = [d for n in self.nodes for d in (deps(n) if n.blocks else n.args)]
-        used += self.results
-        return tuple(dict.fromkeys([d for d in used if own.isdisjoint(d.vars) and d not in own]))
+        own = {*self.params, *self.nodes}
+        return tuple(dict.fromkeys([d for d in (*used, *self.results) if d not in own]))
 
     @cached_property
     def ops(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ import re
 import types
 import typing
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any, ClassVar
 
 from stack.errors import UsageError, unknown_name
@@ -87,7 +88,7 @@ def build(
     if not options:
         return base or cls()
     known = {spec.name: spec for spec in option_fields(cls)}
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
@@ -102,6 +103,9 @@ def build(
             ) from None
     kept = {name: getattr(base, name) for name in known} if base is not None else {}
     return cls(**{**kept, **values})
+
+
+_hints = cache(typing.get_type_hints)  # evaluates annotations, which takes longer than the rest
 
 
 def _convert(text: str | tuple[str, ...], hint: Any) -> Any:

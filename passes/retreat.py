@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.builder import Builder, param, results_of
+from stack.ir.builder import Builder, make, param, results_of
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion, is_item, is_known, is_stream, items_of, place_of
@@ -74,10 +74,15 @@ class Retreat(BlockPass):
 def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
     """Returns a group or stream as a function of smaller groups; None if it cannot be split.
 
-    The groups get schedules if `scheduled`.
+    A stream first becomes one of its states alone, and groups that compute the results from these:
+    without a stream, values as long as its axis would be in memory. The groups get schedules if
+    `scheduled`.
     """
     params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
     group = _with(node.rebuilt(params))
+    if is_stream(node) and node.blocks[2].nodes:
+        apart = Func("parts", _states_first(group))
+        return _scheduled(Fuse().run(apart, Log(target=target)), target, scheduled)
     alone = Func("parts", Block(params, results_of(group)))
     plain = Unfuse().run(alone, Log(target=target))
     limit = len(plain.nodes) // 2
@@ -89,6 +94,18 @@ def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
             return _scheduled(parts, target, scheduled)
         limit //= 2
     return None
+
+
+def _states_first(stream: Node) -> Block:
+    """Returns a block that computes a stream's results from the results of another stream: the
+    states of the first."""
+    states, correct, finish = stream.blocks
+    ends = finish.params[: len(states.results)]
+    blocks = (states, correct, Block(finish.params, ends))
+    made = _with(make("stream", stream.args, stream.attrs, blocks), schedule=None)
+    b = Builder()
+    results = inline_block(finish, [*results_of(made), *stream.args], b)
+    return Block(stream.args, results, b.names, b.locs)
 
 
 def _scheduled(func: Func, target: Target | None, scheduled: bool) -> Func:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Protocol, Self
 
 from stack.ir.builder import make
@@ -15,12 +14,14 @@ from stack.passes.policies.reduction_loops import reduces_columns, shortest_stre
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.few_rows import leaves_idle
-from stack.passes.streaming.graph import Graph, finishes, moves, reduced_value
+from stack.passes.streaming.finish_axes import FinishAxes
+from stack.passes.streaming.finishing import finishing_nodes, producers
+from stack.passes.streaming.graph import Graph, moves, reduced_value
 from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.prologue import fuses_prologue
-from stack.passes.streaming.region import MAX_VALUES, Region
+from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import DotsInMemory, Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
@@ -254,7 +255,9 @@ class Candidate:
         after = graph.after(region.members)
         virtual = self._virtual(region)
         inside = {v.node for v in region.visited if region.depends(v)}
-        finishing = self._finishing(after, virtual)
+        axes = FinishAxes(region)
+        finishing = finishing_nodes(region, after, virtual, axes)
+        has_products = bool(region.dots or contractions(region.members))
         if not region.dots and self.options.loops == "blocks" and self._leaves_idle():
             rows = {n for n in finishing | inside if self._is_row(n, finishing)}
             finishing, inside = finishing - rows, inside - rows
@@ -262,6 +265,8 @@ class Candidate:
             own = finishing.union(region.members)
             needed = [n for n in own if self._is_read(n, own)]
             views = {n for n in needed if repeats(n) or is_alias(n)}
+            if has_products:  # a tile has the axes of states only
+                views |= {n for n in needed if n in finishing and not axes.has_own(n)}
             if not views:
                 break
             finishing -= views
@@ -271,31 +276,13 @@ class Candidate:
             name = graph.name(max(lost, key=graph.place.__getitem__))
             raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
         rows = [] if region.dots else multi_outputs(graph, region, finishing, needed)
+        finishing |= producers(region, finishing)
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
 
     def _leaves_idle(self) -> bool:
         """True if the rows are computed by other kernels, because these have more programs."""
         is_plain = not contractions(self.region.members)
         return is_plain and leaves_idle(self.sink, self.log.gpu)
-
-    def _finishing(self, after: Container[Node], virtual: frozenset[Node]) -> set[Node]:
-        """Returns nodes that can be computed from the states after the loop."""
-        graph, members = self.graph, self.region.members
-        finishing: set[Node] = set()
-        pending = [graph.place[u] for m in members for u in graph.users.get(m, ())]
-        heapify(pending)
-        while pending and len(finishing) < MAX_VALUES:
-            node = graph.order[heappop(pending)]
-            if node in finishing or node in members or not finishes(node):
-                continue
-            if all(
-                a in finishing or a in members or (a not in after and a not in virtual)
-                for a in node.args
-            ):
-                finishing.add(node)
-                for user in graph.users.get(node, ()):
-                    heappush(pending, graph.place[user])
-        return finishing
 
     def _is_read(self, node: Node, own: set[Node]) -> bool:
         """True if the rest of the block reads a value other than through `own`."""

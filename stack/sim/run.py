@@ -16,7 +16,9 @@ from stack.ir.node import Node
 from stack.mesh.meshes import Axes, Mesh
 from stack.mesh.ops import group_of
 from stack.sim.costs import collective_seconds, compute_seconds, stored_bytes
+from stack.sim.flights import Flights
 from stack.sim.machines import Cluster
+from stack.sim.recomputed import size_of
 from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of
 
 
@@ -40,7 +42,7 @@ class Simulation:
     Attributes:
         classes: the first rank of each class, with the number of ranks in it.
         events: on the first rank of each class.
-        memory: bytes in use over time, (seconds, bytes).
+        memory: bytes in use over time, (seconds, bytes), with operands of collectives in flight.
         allocated: peak bytes in use, including those that segments store while they run.
     """
 
@@ -171,18 +173,24 @@ class _Clock:
         self.stored: dict[Func, int] = {}
 
     def run(self, steps: Sequence[SegmentStep]) -> Simulation:
-        held = {p: _bytes(p) for p in self.local.params}
+        held = {p: size_of(p) for p in self.local.params}
+        started = Flights()
         memory = [(0.0, sum(held.values()))]
         allocated = 0
         for step in steps:
+            for node in step.work.inputs:
+                started.land(node)
+            before = _total(held, started)
             if isinstance(step.work, Segment):
                 self._compute(step.work)
-                allocated = max(allocated, sum(held.values()) + self._stores(step.work.func))
+                allocated = max(allocated, before + self._stores(step.work.func))
             else:
                 for node in step.work.nodes:
                     self._meet(node)
-            held.update((n, _bytes(n)) for n in step.work.outputs)
-            memory.append((self.free[self.first[0], "compute"], sum(held.values())))
+                    started.start(node)
+            held.update((n, size_of(n)) for n in step.work.outputs)
+            now = _total(held, started)
+            memory.append((self.free[self.first[0], "compute"], now))
             for node in step.last:
                 held.pop(node, None)
         ends = (*self.free.values(), *self.there.values())
@@ -239,5 +247,6 @@ def _title(segment: Segment) -> str:
     return f"{products} dot" if products else f"{len(ops)} ops"
 
 
-def _bytes(node: Node) -> int:
-    return sum(int(str(t.bytes)) for t in node.types)
+def _total(held: Mapping[Node, int], started: Flights) -> int:
+    """Returns the bytes of held values, and of other operands of collectives in flight."""
+    return sum(held.values()) + sum(map(size_of, set(started.operands()).difference(held)))

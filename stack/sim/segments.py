@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from stack.ir import ops
 from stack.ir.builder import param
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline
-from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
+from stack.ir.traits import is_contraction, is_input, maker
 from stack.mesh.ops import is_meeting, is_place
 from stack.rewrite.stream_candidates import streamed
+from stack.sim.recomputed import size_of, sources_of
 from stack.sim.stream_order import Needs, in_stream_order, stream_needs
 
 END = 1 << 60  # a position after all others
@@ -196,7 +196,7 @@ def _cut(
     """Cuts a rank's nodes, in execution order, into segments of computation and the collectives
     between them. Segments recompute `inner` nodes, those of streams, which read `needs`.
     """
-    sources = _sources(order, inner)
+    sources = sources_of(order, inner)
     place = {node: i for i, node in enumerate(order)}
     last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
     runs = _Runs(bucket, place, last, needs)
@@ -289,8 +289,8 @@ def _handed(run: Sequence[Node], place: Mapping[Node, int], last: Mapping[Node, 
     for number, node in enumerate(run, start=1):
         read = last.get(node, -1)
         end = bisect_right(places, read) + (read > places[-1])
-        change[number] += _size(node)
-        change[max(end, number)] -= _size(node)
+        change[number] += size_of(node)
+        change[max(end, number)] -= size_of(node)
     return list(accumulate(change[:-1]))
 
 
@@ -317,22 +317,6 @@ def _segments(
         if waiting:
             works.append(Meeting(waiting))
     return works
-
-
-def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozenset[Node]]:
-    """Maps each node to the values that a segment takes as inputs to use it: the node itself, or
-    the values from which the segment recomputes it, if these are no larger.
-    """
-    found: dict[Node, frozenset[Node]] = {}
-    for node in order:
-        found[node] = frozenset({node})
-        is_mapped = ops.lookup(node.op).kind in ("elementwise", "movement") and not mixes(node)
-        if node in cheap or is_formula(node) or (is_mapped and not reads_by_data(node)):
-            args = [a for a in node.args if not is_inline(a)]
-            read = frozenset[Node]().union(*(found.get(a, {a}) for a in args))
-            if sum(map(_size, read)) <= _size(node):
-                found[node] = read
-    return found
 
 
 def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
@@ -362,15 +346,11 @@ def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Seg
     return Segment(Func("segment", body, func.level), inputs, tuple(outputs))
 
 
-def _size(node: Node) -> int:
-    return sum(int(str(t.bytes)) for t in node.types)
-
-
 def _bytes(node: Node) -> int:
     """Returns the size in bytes of a collective's result or of its largest operand, whichever is
     larger.
     """
-    return max(map(_size, (node, *node.args)))
+    return max(map(size_of, (node, *node.args)))
 
 
 # ---- gathered parameters

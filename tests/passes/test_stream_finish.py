@@ -1,4 +1,4 @@
-"""What a stream with matmuls computes from its states: values on its tile, and no others.
+"""Results of streams with matmuls: values on the tile of the states, and no others.
 
 The programs merge the attention of one part of the keys into that of the parts before, as a step of
 ring attention does. Two heads share keys and values, so that a reshape merges heads.

@@ -93,36 +93,53 @@ class PipelineRank:
         held: dict[Message, Tensor] = {}
         self.busy, self.peak = 0.0, 0
         self.coming, self.arriving = self._coming(), {}
-        total: Tensor | float = 0.0
         gradients = Gradients(len(batches), self.replicas)
         works = [w for w in self.orders[self.stage] if (w.kind, w.chunk) in self.parts]
+        losses: list[Tensor] = []
         for number, work in enumerate(works):
             for near in works[number : number + 2]:
                 self._post(near, held, batches)
-            part = self.parts[work.kind, work.chunk]
-            args = [
-                weights[n] if n in weights else self._value(n, work.batch, held, batches)
-                for n in part.reads
-            ]
-            start = time.perf_counter()
-            made = self.computes[work.kind, work.chunk](args)
-            if self.pace:
-                time.sleep(max(0.0, start + self.pace - time.perf_counter()))
-            self.busy += time.perf_counter() - start
-            for name, value in zip(part.makes, made, strict=True):
-                what = self.results.get(name)
-                if what == "loss":
-                    total = total + value
-                elif what is not None:
-                    is_own = bool(self.backend) and name not in self.readers
-                    gradients.add(what, value if is_own else value.clone())
-                self._keep(name, work, value, held)
+            losses += self._do(work, weights, batches, held, gradients)
             self.peak = max(self.peak, sum(t.untyped_storage().nbytes() for t in held.values()))
-            self._drop(part, work, held)
+            self._drop(work, held)
         for message in self.sent:
             message.wait()
         self.sent.clear()
-        return total, gradients.means()
+        return sum(losses, 0.0), gradients.means()
+
+    def _do(
+        self,
+        work: Work,
+        weights: Mapping[str, Tensor],
+        batches: Sequence[Mapping[str, Tensor]],
+        held: dict[Message, Tensor],
+        gradients: Gradients,
+    ) -> list[Tensor]:
+        """Computes a part for a microbatch, keeps and sends its values, and adds its gradients.
+
+        Returns its losses. Afterwards nothing refers to other results, so that the next part can
+        use their memory.
+        """
+        part = self.parts[work.kind, work.chunk]
+        args = [
+            weights[n] if n in weights else self._value(n, work.batch, held, batches)
+            for n in part.reads
+        ]
+        start = time.perf_counter()
+        made = self.computes[work.kind, work.chunk](args)
+        if self.pace:
+            time.sleep(max(0.0, start + self.pace - time.perf_counter()))
+        self.busy += time.perf_counter() - start
+        losses: list[Tensor] = []
+        for name, value in zip(part.makes, made, strict=True):
+            what = self.results.get(name)
+            if what == "loss":
+                losses.append(value)
+            elif what is not None:
+                is_own = bool(self.backend) and name not in self.readers
+                gradients.add(what, value if is_own else value.clone())
+            self._keep(name, work, value, held)
+        return losses
 
     # ---- messages
 
@@ -234,8 +251,9 @@ class PipelineRank:
             channel = self.channels[self.rank, target]
             self.sent.append(dist.isend(value.contiguous(), target, channel))
 
-    def _drop(self, part: ChunkProgram, work: Work, held: dict[Message, Tensor]) -> None:
+    def _drop(self, work: Work, held: dict[Message, Tensor]) -> None:
         """Deletes values that a part reads or computes, if no later part of this rank reads it."""
+        part = self.parts[work.kind, work.chunk]
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):

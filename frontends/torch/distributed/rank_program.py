@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.mesh.meshes import Mesh
 from stack.mesh.ops import is_place
+from stack.sim.flights import Flights
 from stack.sim.segments import (
     Meeting,
     Segment,
@@ -94,38 +95,52 @@ class RankProgram:
     def run(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Run the program step by step, without a CUDA graph."""
         held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
+        flights = Flights()
         self.peak = 0
         for step, free in zip(self.steps, self.free, strict=True):
-            work = step.work
-            args = [self._read(held, n) for n in work.inputs]
-            if isinstance(work, Meeting):
-                by_node = dict(zip(work.inputs, args, strict=True))
-                for node in work.nodes:
-                    (x,) = node.args
-                    held[node] = self.space.start(node, by_node[x], x in free)
-                    if not self.overlaps:
-                        self._read(held, node)
-            else:
-                held.update(zip(work.outputs, self.computes[work](args), strict=True))
+            self._do(step.work, held, flights, free)
             if self.watches:
                 self.peak = max(self.peak, _bytes(held))
             for node in step.last:
                 del held[node]
-        return [self._read(held, r) for r in self.local.results]
+        return [self._read(held, flights, r) for r in self.local.results]
 
-    def _read(self, held: dict[Node, Any], node: Node) -> Tensor:
+    def _do(
+        self, work: Segment | Meeting, held: dict[Node, Any], flights: Flights, free: set[Node]
+    ) -> None:
+        """Computes a segment, or starts collectives, which may overwrite their operands in `free`.
+
+        Afterwards only `held` and collectives in flight refer to values.
+        """
+        args = [self._read(held, flights, n) for n in work.inputs]
+        if isinstance(work, Segment):
+            held.update(zip(work.outputs, self.computes[work](args), strict=True))
+            return
+        by_node = dict(zip(work.inputs, args, strict=True))
+        for node in work.nodes:
+            (x,) = node.args
+            held[node] = self.space.start(node, by_node[x], x in free)
+            flights.start(node)
+            if not self.overlaps:
+                self._read(held, flights, node)
+
+    def _read(self, held: dict[Node, Any], flights: Flights, node: Node) -> Tensor:
+        """Returns a value. Waits for its collective, and for those that are complete then."""
         if node not in held:  # a constant
             return self.space.constant(node.attrs["value"])
-        value = held[node]
-        if not callable(value):  # else it is still being sent
-            return value
+        for other in flights.land(node):
+            if callable(held.get(other)):
+                held[other] = self._landed(held[other], other)
+        return held[node]
+
+    def _landed(self, wait: Callable[[], Tensor], node: Node) -> Tensor:
+        """Waits for a collective; returns its result."""
         try:
-            held[node] = value()
+            return wait()
         except RuntimeError as error:  # raised by the transport
             raise StackError(
                 f"rank {self.space.rank} got no answer in {node.op} of {node.type}: {error}"
             ) from error
-        return held[node]
 
     def _is_compiled(self, func: Func) -> bool:
         """True if the backend compiles a segment; not if the segment reads the rank's position."""

@@ -3,7 +3,8 @@
 The loss is computed through a chain of values, such as the residual stream of a transformer. The
 program can be cut at a value that alone connects what comes before it with what comes after.
 Backward code belongs to the stage whose values it reads. Each stage has three programs: forward,
-gradients of activations, and gradients of weights, which no other stage waits for.
+gradients of activations, and gradients of weights, which no other stage waits for. Values that cost
+no more to compute again than to keep are not passed between programs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from stack.ir.builder import param
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline, topological
-from stack.ir.traits import is_contraction, is_input, repeats
+from stack.ir.traits import is_contraction, is_input
 from stack.rewrite.stream_candidates import streamed
 from stack.sim.pipeline import ChunkProgram
+from stack.sim.recomputed import sources_of
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage
 Weigh = Callable[[Func], float]
@@ -89,12 +91,13 @@ def stages_of(
         raise UsageError(f"@{func.name} has no parameter %{chain}")
     moving = _reached(func, start)
     forward = [n for n in topological(func.results[:1]) if n in moving]
+    inner = streamed(func.nodes, func.results, balance)
+    again = {n for n, read in sources_of(func.nodes, inner).items() if n not in read} | inner
 
     def cut(cuts: Sequence[Node]) -> Stages:
         place = _placed(func, forward, moving, cuts)
-        for node in streamed(func.nodes, func.results, balance):
-            for value in (node, *filter(repeats, node.args)):
-                place.pop(value, None)  # recomputed by its readers
+        for node in again.difference(cuts, func.results):
+            place.pop(node, None)  # its readers recompute it
         return _parts(func, place)
 
     found = _cuts(forward)

@@ -197,6 +197,30 @@ def test_stages_are_cut_where_messages_are_small(cost: float, shape: tuple[int, 
     assert {made[n].shape for n in parts["F", 1].reads if n in made} == {shape}
 
 
+@pytest.mark.parametrize(("product", "kept"), [("%c", {"y", "l"}), ("%n", {"y", "p", "l"})])
+def test_the_backward_pass_computes_cheap_values_again(product: str, kept: set[str]) -> None:
+    """Before: f32 values of the activation are kept. Expected: the matmul in bf16, unless the
+    activation reads another value of that size."""
+    func = parse(
+        f"""func @f(%x: bf16[8, 8], %w: bf16[8, 16]) -> (f32[], bf16[8, 16]) at tensor {{
+  %y = dot(%x, %w) {{rule="m k, k n -> m n"}} : bf16[8, 16]
+  %c = cast(%y) : f32[8, 16]
+  %n = cumulative
+  %s = sigmoid(%c) : f32[8, 16]
+  %p = mul({product}, %s) : f32[8, 16]
+  %l = reduce(%p) {{axes=[0, 1], kind="sum"}} : f32[]
+  %q = mul(%p, %s) : f32[8, 16]
+  %d = cast(%q) : bf16[8, 16]
+  %g = dot(%x, %d) {{rule="m k, m n -> k n"}} : bf16[8, 16]
+  return %l, %g
+}}""".replace("cumulative", 'dot(%x, %w) {rule="m k, k n -> m n"} : f32[8, 16]')
+    )
+    names = {node: name for node, name in func.body.names.items()}
+    forward = stages_of(func, 1).parts["F", 0]
+    numbers = {f"v{i}": names[node] for i, node in enumerate(func.nodes)}
+    assert {numbers[name] for name in forward.makes} == kept
+
+
 def test_too_many_stages() -> None:
     with pytest.raises(UsageError, match="9 stages, but only"):
         stages_of(gradients(2), 9)

@@ -25,6 +25,7 @@ from stack.measure.sharding_suite import CASES, sharding_bench
 from stack.measure.suite import Case, select
 from stack.measure.timing import LEAST, ROUNDS
 from stack.run.record import versions
+from stack.run.specs import parse_backends
 
 SUITES = {"cpu": cpu_cases, "gpu": gpu_cases}
 MODELS = "models"
@@ -206,6 +207,7 @@ def _measured(args: argparse.Namespace) -> Bench:
                     f"--{option} works only with programs and the suites cpu and ops on a CPU"
                 )
     if args.target == MODELS:
+        _ = parse_backends(args.peers or "")  # an unknown one is an error before hours of rows
         device = DEVICES[args.device or "cpu"]
         show = common.progress if args.json else _show
         return model_bench(

@@ -32,7 +32,10 @@ def parse_backends(text: str) -> list[BackendSpec]:
             continue
         match = _SPEC.fullmatch(spec)
         if match is None:
-            raise UsageError(f"{spec!r} is no backend; write tvm or tvm{{seconds=30, trials=64}}")
+            raise UsageError(
+                f"{spec!r} is no backend; write tvm or tvm{{seconds=30, trials=64}}; there are:"
+                f" {', '.join(sorted(known))}"
+            )
         if match["name"] not in known:
             raise unknown_name("no backend", match["name"], known)
         options: dict[str, Any] = {}

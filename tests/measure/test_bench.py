@@ -325,6 +325,15 @@ def test_suites_and_programs_are_told_apart(capsys: pytest.CaptureFixture[str]) 
     assert main(["bench", "net.py:f", "--rows", "C1"]) == 2
 
 
+@pytest.mark.parametrize("peer", ["xlaa", "jax.jit"])
+def test_an_unknown_peer_is_refused_before_a_row_runs(
+    peer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "models", "--with", peer]) == 2
+    said = capsys.readouterr().err
+    assert repr(peer) in said and "triton, tvm, xla" in said and "measuring" not in said
+
+
 @pytest.mark.usefixtures("known_ceilings")
 def test_a_spent_budget_names_what_it_left_out() -> None:
     found = bench(cpu_cases(quick=True), budget=-1.0, quick=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from stack.ir.builder import Builder, constant, param
 from stack.ir.integers import INT32
 from stack.ir.node import Node
-from stack.ir.traits import is_reduction
+from stack.ir.traits import finds_position, is_reduction
 from stack.ir.types import I32, TensorType
 from stack.passes.policies.reduction_loops import shortest_streamed
 from stack.passes.rules.dot_layout import reshaped
@@ -48,7 +48,7 @@ def streamed_best(node: Node, scope: Scope, min_axis: int) -> Node | None:
     The arguments are those of `streamed_position`.
     """
     for other in scope.users(node.args[0]):
-        if other.op == "argreduce" and _best_of(other, scope) is node:
+        if finds_position(other) and _best_of(other, scope) is node:
             streamed = _is_streamed(other, node, scope, min_axis)
             return _result(other, node, 0) if streamed else None
     return None

@@ -6,7 +6,7 @@ from stack.ir import ops
 from stack.ir.builder import Builder, param
 from stack.ir.integers import INT32
 from stack.ir.node import Node
-from stack.ir.traits import is_alias, is_contraction, is_formula, is_generated
+from stack.ir.traits import finds_position, is_alias, is_contraction, is_formula, is_generated
 from stack.ir.types import I32, I64, TensorType
 from stack.rewrite.log import Lines
 
@@ -26,7 +26,7 @@ def alone(node: Node, lines: Lines = ()) -> Node:
     """Wraps one op in a fusion group of its own. `lines` are the op's source lines."""
     b = Builder()
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
-    if node.op == "argreduce":
+    if finds_position(node):
         result = first_position(b, node, params[0])
     else:
         result = b.op(node.op, params, node.attrs, hint=node.type)

@@ -129,7 +129,10 @@ def _wrong_kernel_step(
     truth = Truth(alone(group))
     truth.allow(allowed)
     for number, (text, _, kernel) in enumerate(kernels):
-        problem = _problem(alone(kernel), truth)
+        try:
+            problem = _problem(alone(kernel), truth)
+        except Exception as error:  # the verifier or the interpreter refuses it
+            problem = shown(error)
         if problem:
             return f"{f'step {number}, `{text}`' if number else text}: {problem}"
     return ""

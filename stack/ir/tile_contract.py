@@ -6,6 +6,8 @@
                is stored to once, so that data flow defines the order
     accesses   a block is inside its memory, unless `clip` or a mask excludes the rest
     masks      a mask is one bool for all, or one for each element; so is the masked-off value
+    both       a clipped block may have a mask of one bool until the kernel has a number of warps,
+               the last step of a schedule: while axes wait to be vectorized, a mask may be theirs
 
 Kernels of CPUs, in exact tiles, and of GPUs, in masked powers of two, both obey it.
 """
@@ -37,7 +39,7 @@ def breaches(kernel: Node) -> Iterator[Breach]:
     yield from _memory(kernel)
     for node in _nodes(block):
         if node.op in ("load", "store"):
-            yield from _access(node)
+            yield from _access(node, is_scheduled="warps" in kernel.attrs)
 
 
 def _nodes(block: Block) -> Iterator[Node]:
@@ -139,7 +141,11 @@ def _started(loop: Node, index: int) -> Node:
 # ---- accesses
 
 
-def _access(node: Node) -> Iterator[Breach]:
+def _access(node: Node, is_scheduled: bool) -> Iterator[Breach]:
+    """Yields the rules that a load or store breaks.
+
+    `is_scheduled`: True if the kernel has a number of warps, so that no step follows.
+    """
     memory = node.args[0].tensor
     tile = node.tensor if node.op == "load" else node.args[1].tensor
     index, mask, other = access_parts(node)
@@ -147,7 +153,8 @@ def _access(node: Node) -> Iterator[Breach]:
         if part is not None and part.tensor.rank and part.shape != tile.shape:
             yield Breach(node, f"its {what} is {part.type}, and its elements are {tile}")
     is_block = not any(i.tensor.rank for i in index)
-    if node.attrs.get("clip") and (mask is not None or not is_block):
+    is_masked = mask is not None and (is_scheduled or mask.tensor.rank > 0)
+    if node.attrs.get("clip") and (is_masked or not is_block):
         yield Breach(node, "`clip` is for a block without a mask")
     if is_block and mask is None and not node.attrs.get("clip"):
         lead = memory.rank - tile.rank

@@ -162,6 +162,12 @@ def is_reduction(node: Node) -> bool:
     return op.kind == "reduction" and op.folds is not None
 
 
+def finds_position(node: Node) -> bool:
+    """True if a node reduces an axis to the index of its best element, as an argmax does."""
+    op = lookup(node.op)
+    return op.kind == "reduction" and op.folds is None and not mixes(node)
+
+
 def fold_of(node: Node) -> str:
     """The kind of reduction along the axes that a node's rule drops; "" if it reduces none."""
     folds = lookup(node.op).folds

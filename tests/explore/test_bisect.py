@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -133,24 +133,40 @@ SUMS = """func @f(%x: f32[6, 40]) -> (f32[6]) at tensor {
 """
 
 
-def test_a_wrong_kernel_is_searched_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgets(step: Vectorize, kernel: Node) -> Node:
-        """Vectorize, but a sum becomes a product."""
+def takes_the_maximum(node: Node) -> dict[str, object]:
+    return {**node.attrs, "kind": "max"} if node.op == "reduce" else dict(node.attrs)
+
+
+def reduces_no_axis(node: Node) -> dict[str, object]:
+    """The verifier refuses it: the type of the result stays that of the sum."""
+    return {**node.attrs, "axes": ()} if node.op == "reduce" else dict(node.attrs)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [(takes_the_maximum, "result 0 differs"), (reduces_no_axis, "the axis rule gives")],
+)
+def test_a_wrong_kernel_is_searched_for_its_step(
+    change: Callable[[Node], dict[str, object]],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def changes(step: Vectorize, kernel: Node) -> Node:
         made = vectorized(step, kernel)
-        block = rebuild_block(made.blocks[0], lambda n, args, blocks: wrong_sum(n, args, blocks))
+        block = rebuild_block(made.blocks[0], changed)
         return made.rebuilt(blocks=[block])
 
-    def wrong_sum(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        attrs = {**node.attrs, "kind": "max"} if node.op == "reduce" else node.attrs
-        return node.rebuilt(args, attrs=attrs, blocks=blocks)
+    def changed(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+        return node.rebuilt(args, attrs=change(node), blocks=blocks)
 
     vectorized = Vectorize.apply
-    monkeypatch.setattr(Vectorize, "apply", forgets)
+    monkeypatch.setattr(Vectorize, "apply", changes)
     stages = [("fused", "fuse"), ("tiled", "tile")]
     found = bisect(parse(SUMS), stages, as_cpu(load("avx2")), None, shown_by(BACKEND))
     assert found is not None
     assert (found.stage, found.nodes) == ("tiled", ("%e", "%y"))
-    assert found.step.startswith("step 1, `vectorize r`: result 0 differs")
+    assert problem in found.problem
+    assert found.step.startswith(f"step 1, `vectorize r`: {problem}")
     assert "in its kernel: step 1" in str(found)
 
 

@@ -27,6 +27,7 @@ from stack.explore.table import table
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60  # of processors, that tests of a folder may take to find what is planted in it
 PATIENCE = 20 * SECONDS  # by the clock, after which a command hangs
+NAMED = {True: "yes", False: "no", None: "-"}
 HEADS = ("fault", "test that fails", "CPU s", "named", "bisect says")
 RIGHT = "every step computes the same as the program"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".gpu", "__pycache__", "runs", "*.egg-info")
@@ -39,13 +40,14 @@ class Outcome:
     Attributes:
         test: the function that failed first; empty where all of them passed.
         seconds: of processors, that the tests took.
+        named: whether bisect named it; None if it is not asked, see `Fault.expected`.
         said: what bisect printed.
     """
 
     name: str
     test: str
     seconds: float
-    named: bool
+    named: bool | None
     said: str
 
     @property
@@ -129,10 +131,10 @@ def try_fault(checkout: Path, fault: Fault, folder: Path) -> Outcome:
     before = plant(checkout, fault)
     try:
         test, seconds = run_tests(checkout, [f"tests/{test}" for test in fault.tests])
-        said = run_bisect(checkout, fault, folder) if fault.expected else "not run here"
+        said = run_bisect(checkout, fault, folder) if fault.expected else "not asked"
     finally:
         (checkout / fault.file).write_text(before, encoding="utf-8")
-    named = bool(fault.expected) and fault.expected in said and RIGHT not in said
+    named = fault.expected in said and RIGHT not in said if fault.expected else None
     return Outcome(fault.name, test, seconds, named, said)
 
 
@@ -167,13 +169,14 @@ def sweep(folder: Path, part: str = "") -> list[Outcome]:
 def report(found: Sequence[Outcome]) -> str:
     """A line for each fault: the test that fails, its seconds, what bisect says; then the sums."""
     rows = [
-        (o.name, o.test.rpartition("/")[2] or "-", str(o.seconds), "yes" if o.named else "no",
+        (o.name, o.test.rpartition("/")[2] or "-", str(o.seconds), NAMED[o.named],
          " ".join(o.said.split()))
         for o in found
     ]  # fmt: skip
-    caught, named = sum(o.caught for o in found), sum(o.named for o in found)
+    caught, named = sum(o.caught for o in found), sum(o.named is True for o in found)
+    asked = sum(o.named is not None for o in found)
     sums = f"{len(found)} faults: {caught} caught by their folder's tests in {SECONDS} s of CPU,"
-    return f"{table(HEADS, rows)}\n{sums} {named} named by bisect"
+    return f"{table(HEADS, rows)}\n{sums} {named} of {asked} named by bisect"
 
 
 def main() -> int:

@@ -6,10 +6,14 @@ import pytest
 from kernel_cases import CASES, group_of, program
 
 from stack.errors import VerifyError
+from stack.explore.steps import Shown, alone
 from stack.ir import parse, verify
 from stack.passes.blocks import Blocks
+from stack.passes.policies.blocks import shown_steps
+from stack.passes.policies.cpu import shown_cpu_steps
 from stack.passes.tile import Tile
 from stack.rewrite.log import Log
+from stack.target import load
 
 KERNEL = """
 func @main(%x: f32[5, 7], %m: bool[7]) -> (f32[5, 7], f32[5]) at tensor {
@@ -39,6 +43,10 @@ func @main(%x: f32[5, 7], %m: bool[7]) -> (f32[5, 7], f32[5]) at tensor {
 """
 MASK = "%mask = load(%p1, 0:i64) : bool<7>"
 ROW = "load(%p0, %i, 0:i64, %mask, 0.0:f32) : f32<7>"
+CLIPPED = (
+    "%early = lt(%i, 4:i64) : bool[]\n"
+    "%row = load(%p0, %i, 0:i64, %early, 0.0:f32) {clip=true} : f32<7>"
+)
 PUT = "store(%a, %row, %i, 0:i64) : f32[5, 7] in global"
 
 # the parts of the text that change, and what the error tells
@@ -69,6 +77,10 @@ BROKEN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     ),
     "clip with a mask": (
         {ROW: ROW.replace(") :", ") {clip=true} :")},
+        ("model.py:3", "%row = load", "`clip` is for a block without a mask"),
+    ),
+    "clip with a condition, after step launch": (
+        {f"%row = {ROW}": CLIPPED, 'name="k"': 'name="k", warps=4'},
         ("model.py:3", "%row = load", "`clip` is for a block without a mask"),
     ),
     "longer than its memory": (
@@ -110,6 +122,24 @@ def test_what_breaks_the_contract_is_named(name: str) -> None:
         verify(parse(text))
     for part in told:
         assert part in str(error.value), str(error.value)
+
+
+def test_a_clipped_block_has_one_condition_while_steps_follow() -> None:
+    """Step `launch`, the last one, makes a mask of both."""
+    verify(parse(KERNEL.replace(f"%row = {ROW}", CLIPPED)))
+
+
+@pytest.mark.parametrize(
+    ("steps", "machine"),
+    [(shown_cpu_steps, "avx2"), (shown_steps, "sm_90")],
+    ids=["exact", "masked"],
+)
+def test_kernels_keep_it_after_every_step(steps: Shown, machine: str) -> None:
+    groups = [n for case in CASES for n in program(group_of(*case)).nodes if n.op == "fusion"]
+    made = [kernel for group in groups for _, _, kernel in steps(group, load(machine))]
+    for kernel in made:
+        verify(alone(kernel))
+    assert len(made) > 100
 
 
 @pytest.mark.parametrize("tiler", [Tile(), Blocks()], ids=["exact", "masked"])

@@ -33,6 +33,7 @@ HOLDS: dict[Callable[[Node], object], set[str]] = {
     traits.is_exponential: {"exp", "exp2"},
     traits.is_contraction: {"dot"},
     traits.is_reduction: {"reduce"},
+    traits.finds_position: {"argreduce"},
     traits.fold_of: {"dot", "reduce"},
     traits.is_alias: {"reshape"},
     traits.repeats: {"broadcast"},

@@ -6,7 +6,8 @@ groups of the decomposition. If those cost no more, the decomposition wins, sinc
 its neighbours.
 
 No kernel is generated for a scan of few, long rows: a library would run it. There the handwritten
-kernel is kept, and a bare scan that equals an operator is given its kernel.
+kernel is kept, and a bare scan that equals an operator is given its kernel. So is a linear
+recurrence that a program computes by a tree of slices.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.policies.gpu_scans import leaves_idle
+from stack.passes.recurrences import operands_of, recurrences_in
+from stack.rewrite.check import FINITE, WIDER
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
 from stack.rewrite.log import Log, Note
 from stack.rewrite.passes import Pass
@@ -37,6 +40,9 @@ _GROUPS = {
     "cpu": "canonicalize,fold,decompose,canonicalize,stream{loops=cpu},fuse",
     "cuda": "canonicalize,fold,decompose{gpu=true},canonicalize,stream{loops=blocks},fuse",
 }
+GATED = "scan.gated"  # the operator of linear recurrences
+# recurrences add in another order, and products of gates may overflow in the one but not the other
+_REORDERED = WIDER | FINITE
 _IDLE = "no program scans lines that are so few and long"
 _FREE = ("const", "item", "param", "reshape")
 
@@ -63,6 +69,7 @@ class Hosted(Pass):
             Simple("hosted", ("custom",), chooser.operator),
             Simple("hosted_result", ("item",), chooser.result),
             Simple("hosted_scan", ("scan",), chooser.scan),
+            Simple("hosted_recurrence", ("add",), chooser.recurrence, inexact=_REORDERED),
         )
         return rewrite(func, rules, log)
 
@@ -110,6 +117,22 @@ class _Chooser:
                 self.log.notes.append(Note(text, scope.block.locs.get(node, ())))
                 return with_kernel(custom(op, made, node.args, {})[0], kernel.name)
         return None
+
+    def recurrence(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        """Replaces the tree of a linear recurrence by the hosted operator, one kernel, if there is
+        one for its operands."""
+        asked = self.options.device == "cuda" and self.options.prefer != "generated"
+        has = asked and GATED in declared()
+        found = recurrences_in(scope.block).get(node) if has else None
+        if found is None or found.axis != node.tensor.rank - 2:
+            return None
+        made, operands = find(GATED), operands_of(found, op)
+        kernel = made.kernel_for("cuda", [a.tensor for a in operands], {})
+        if kernel is None:
+            return None
+        text = f"a tree of slices becomes {made.name}, {_named(kernel)}: it is a linear recurrence"
+        self.log.notes.append(Note(text, scope.block.locs.get(node, ())))
+        return with_kernel(custom(op, made, operands, {})[0], kernel.name)
 
     def kernel(self, node: Node, scope: Scope) -> Kernel | None:
         key = (str(node.attrs["name"]), node.attrs.get("params"), node.blocks[0])

@@ -27,6 +27,7 @@ from stack.wings import part, wing
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays on a GPU
 LOWERING_STAGES = ("tiled", "loop")
+_SCANS = ("scan", "pad")  # ops of scans; a tree of slices ends with pads
 
 Made = TypeVar("Made")
 
@@ -102,7 +103,7 @@ def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "
     if asks:
         wing("ops")
     scans = backend.lowering.hosts == "cuda" and plugins.has("stack.passes", "hosted")
-    if not asks and not (scans and any(node.op == "scan" for node in walk(func))):
+    if not asks and not (scans and any(node.op in _SCANS for node in walk(func))):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)

@@ -77,6 +77,7 @@ WINGS = {
         "frontends/torch/hosted",
         "frontends/jax/hosted",
         "passes/hosted.py",
+        "passes/recurrences.py",
         "passes/quantize.py",
         "passes/quantizing",
     ),

@@ -93,9 +93,9 @@ def _woven(node: Node) -> int | None:
 
 def _is_every_second(node: Node, axis: int) -> bool:
     """True for `x[2::2]` along an axis."""
-    step = node.attrs.get("step")
-    is_slice = isinstance(step, tuple) and len(step) > axis
-    return is_slice and node.attrs["start"][axis] == step[axis] == 2
+    if not {"start", "step"} <= node.attrs.keys() or node.tensor.rank <= axis:
+        return False
+    return node.attrs["start"][axis] == 2 == node.attrs["step"][axis]
 
 
 @dataclass(frozen=True)

@@ -124,15 +124,16 @@ class _Chooser:
         asked = self.options.device == "cuda" and self.options.prefer != "generated"
         has = asked and GATED in declared()
         found = recurrences_in(scope.block).get(node) if has else None
-        if found is None or found.axis != node.tensor.rank - 2:
-            return None
+        if found is None or found.axis == node.tensor.rank - 1:
+            return None  # or the operator has no channels, which lie side by side in memory
         made, operands = find(GATED), operands_of(found, op)
         kernel = made.kernel_for("cuda", [a.tensor for a in operands], {})
         if kernel is None:
             return None
         text = f"a tree of slices becomes {made.name}, {_named(kernel)}: it is a linear recurrence"
         self.log.notes.append(Note(text, scope.block.locs.get(node, ())))
-        return with_kernel(custom(op, made, operands, {})[0], kernel.name)
+        states = with_kernel(custom(op, made, operands, {})[0], kernel.name)
+        return op.reshape(states, type=node.type)
 
     def kernel(self, node: Node, scope: Scope) -> Kernel | None:
         key = (str(node.attrs["name"]), node.attrs.get("params"), node.blocks[0])

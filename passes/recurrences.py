@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant, make
+from stack.ir.dim import product
 from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import I32, TensorType
@@ -153,13 +154,17 @@ class _Tree:
 
 def operands_of(found: Recurrence, b: Builder) -> tuple[Node, Node, Node]:
     """Returns gate, value and first state, such that `h[t] = gate[t] * h[t-1] + value[t]` also
-    holds for t = 0.
+    holds for t = 0. The axes behind that of t are one axis, of channels.
 
     The first gate becomes 0, as it may be infinite or nan, and the state before it is 0.
     """
-    shape, dtype = found.value.shape, found.value.dtype
-    zero = constant(0.0, dtype)
-    index = b.iota(axis=found.axis, type=TensorType(I32, shape))
-    gate = b.select(b.eq(index, 0), zero, found.gate)
-    rest = tuple(size for axis, size in enumerate(shape) if axis != found.axis)
-    return gate, found.value, b.broadcast(zero, axes=(), type=TensorType(dtype, rest))
+    (*before, steps), channels = (
+        found.value.shape[: found.axis + 1],
+        found.value.shape[found.axis + 1 :],
+    )
+    shape, dtype = (*before, steps, product(channels)), found.value.dtype
+    zero, axis = constant(0.0, dtype), len(before)
+    gate, value = (b.reshape(x, type=TensorType(dtype, shape)) for x in (found.gate, found.value))
+    index = b.iota(axis=axis, type=TensorType(I32, shape))
+    first = b.broadcast(zero, axes=(), type=TensorType(dtype, (*before, shape[-1])))
+    return b.select(b.eq(index, 0), zero, gate), value, first

@@ -31,11 +31,11 @@ OTHERS: dict[str, Join] = {
 }
 
 
-def traced(join: Join, shape: tuple[int, ...], axis: int = 1, dtype: str = "f4") -> Func:
+def traced(join: Join, shape: tuple[int, ...], axis: int = 1) -> Func:
     def states(gate: Any, value: Any) -> Any:
         return jax.lax.associative_scan(join, (gate, value), axis=axis)[1]
 
-    like = np.zeros(shape, dtype)
+    like = np.zeros(shape, "f4")
     return stack.trace(states, like, like, frontend="jax")
 
 
@@ -95,20 +95,28 @@ def test_a_tree_with_one_other_node_is_none(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape, axis, dtype, options",
+    "shape, axis, options",
     [
-        ((2, 3, 4), 1, "f4", "device=cuda"),  # so short that the tree is as short
-        ((3, 16), 1, "f4", "device=cuda"),  # the operator has steps before channels
-        ((16, 2, 3), 0, "f4", "device=cuda"),
-        ((2, 16, 3), 1, "f4", "device=cpu"),
-        ((2, 16, 3), 1, "f4", "device=cuda, prefer=generated"),
+        ((2, 3, 4), 1, "device=cuda"),  # so short that the tree is as short
+        ((3, 16), 1, "device=cuda"),  # it has no channels
+        ((2, 16, 3), 1, "device=cpu"),
+        ((2, 16, 3), 1, "device=cuda, prefer=generated"),
     ],
 )
-def test_trees_without_a_kernel_stay(
-    shape: tuple[int, ...], axis: int, dtype: str, options: str
-) -> None:
-    func = traced(JOINS["mixed"], shape, axis, dtype)
+def test_trees_without_a_kernel_stay(shape: tuple[int, ...], axis: int, options: str) -> None:
+    func = traced(JOINS["mixed"], shape, axis)
     assert hosted(func, options) == func
+
+
+@pytest.mark.parametrize("shape, axis", [((9, 2, 3), 0), ((9, 3), 0), ((2, 9, 2, 3), 1)])
+def test_any_axis_before_channels(shape: tuple[int, ...], axis: int) -> None:
+    func = traced(JOINS["mixed"], shape, axis)
+    gate, value = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("f4")
+    made = hosted(func)
+    assert 'name="scan.gated"' in str(made)
+    found = np.asarray(made.interpret(gate, value))
+    flat = (x.reshape(-1, 9, int(np.prod(shape[axis + 1 :]))) for x in (gate, value))
+    np.testing.assert_allclose(found, one_by_one(*flat).reshape(shape), atol=1e-6)
 
 
 def test_states_in_reverse() -> None:

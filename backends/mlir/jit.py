@@ -31,7 +31,7 @@ from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import RuntimeValue
-from . import bindings, elf, execution_engine, fatal_errors, locations, pool, threads
+from . import bindings, c_api, elf, execution_engine, fatal_errors, locations, pool, threads
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 # Printed kernels are already vectorized, unrolled, and without common subexpressions. LLVM's passes
@@ -117,12 +117,14 @@ def lower(text: str) -> str:
 def _lowered(text: str, located: bool = False) -> Any:
     """The module in the llvm dialect; with debug information if `located`."""
     mlir, context = bindings.bindings(), bindings.context()
+    passes = mlir.passmanager.PassManager.parse(PIPELINE, context)
+    # the parser has verified the text; llvm-dialect ops are verified again on translation
+    passes.enable_verifier(False)
     try:
-        module = mlir.ir.Module.parse(text, context)
-        passes = mlir.passmanager.PassManager.parse(PIPELINE, context)
-        # the parser has verified the text; llvm-dialect ops are verified again on translation
-        passes.enable_verifier(False)
-        passes.run(module.operation)
+        module = c_api.lowered(text, passes, context)
+        if module is None:  # the bindings know the reason
+            module = mlir.ir.Module.parse(text, context)
+            passes.run(module.operation)
         if located:
             locations.add_debug_info(mlir, module, context)
     except (mlir.ir.MLIRError, ValueError) as error:

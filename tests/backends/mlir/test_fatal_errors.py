@@ -13,7 +13,7 @@ import pytest
 from executed import agrees, func_of
 from kernel_cases import random_array
 
-from stack.backends.mlir import compiler, execution_engine, jit, module_batches
+from stack.backends.mlir import c_api, compiler, jit, module_batches
 from stack.backends.mlir.elementwise import Unprintable
 from stack.errors import StackError
 from stack.ir import Builder, Node
@@ -22,7 +22,7 @@ from stack.run.record import Run
 from stack.target import as_cpu, load
 
 pytest.importorskip("torch_mlir")
-if execution_engine._functions() is None:
+if c_api.functions() is None:
     pytest.skip("the bindings are without the C API", allow_module_level=True)
 
 # an instruction that no function of this module may use: LLVM cannot select it

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stack
-from stack.backends.mlir import compiler, elf, execution_engine, jit, module_batches
+from stack.backends.mlir import c_api, compiler, elf, jit, module_batches
 from stack.backends.runtime.names import function_name
 from stack.run.cache import Cache
 
@@ -134,22 +134,35 @@ def test_what_functions_of_one_name_do_differently_is_refused() -> None:
 @pytest.mark.parametrize("library", ["the C API", "the bindings"])
 def test_threads_compile_side_by_side(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     if library == "the bindings":
-        monkeypatch.setattr(execution_engine, "_functions", lambda: None)
+        monkeypatch.setattr(c_api, "functions", lambda: None)
     else:
-        assert execution_engine._functions() is not None
+        assert c_api.functions() is not None
     factors = [float(f) for f in range(1, 9)]
     with ThreadPoolExecutor(4) as threads:
         found = threads.map(lambda f: module_batches.build([text_of(f)], None), factors)
         check({text: kernel for one in found for text, kernel in one.items()}, factors)
 
 
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("llvm.func @kernel() {\n  no op\n}\n", "2:"),
+        ("llvm.func @kernel(%x: f32) -> f32 {\n  llvm.return\n}\n", "llvm.return"),
+    ],
+)
+def test_only_the_error_tells_why_a_text_is_refused(
+    text: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(jit.CompileError, match=reason):
+        jit.build(text, ["kernel"])
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_engine_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = execution_engine._functions()
+    functions = c_api.functions()
     if functions is None:
         pytest.skip("the bindings are without the C API")
-    monkeypatch.setattr(
-        execution_engine, "_functions", lambda: functions._replace(create=lambda *_: None)
-    )
+    monkeypatch.setattr(c_api, "functions", lambda: functions._replace(create=lambda *_: None))
     with pytest.raises(jit.CompileError, match="ExecutionEngine"):
         jit.build(TEXTS[0], ["kernel"])
 

@@ -125,7 +125,7 @@ class _Chooser:
         has = asked and GATED in declared()
         found = recurrences_in(scope.block).get(node) if has else None
         if found is None or found.axis == node.tensor.rank - 1:
-                return None  # without channels
+            return None  # the operator has channels, which are contiguous
         made, operands = find(GATED), operands_of(found, op)
         kernel = made.kernel_for("cuda", [a.tensor for a in operands], {})
         if kernel is None:

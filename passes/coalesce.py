@@ -4,6 +4,8 @@ A linear layer over a batch of sequences is one matmul over all their rows. With
 tiles run across sequences, and no tile is cut off at the end of each. Views around the group are
 free.
 
+An axis whose positions are values stays as it is.
+
 An axis that a window cuts or pads takes in the axis behind it, and the window's lengths grow by
 that factor. Rows of an image with three channels are then padded in vectors.
 
@@ -30,6 +32,7 @@ from stack.ir.traits import (
     is_elementwise,
     is_input,
     is_number,
+    is_positions,
     is_stream,
     items_of,
 )
@@ -38,9 +41,9 @@ from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.short_axes import with_full_vectors
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
-from stack.passes.tiling.single_ops import group_of
+from stack.passes.tiling.single_ops import alone, group_of, is_bare
 from stack.rewrite.engine import Replacement, replace, rewrite
-from stack.rewrite.log import Log
+from stack.rewrite.log import Lines, Log
 from stack.target import Cpu
 
 
@@ -74,7 +77,7 @@ class Coalesce(BlockPass):
     def _merged(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            group = node if is_stream(node) else group_of(node, block.locs.get(node, ()))
+            group = _group(node, block.locs.get(node, ()))
             if group is None:
                 continue
             axes = _Axes(group)
@@ -90,6 +93,22 @@ class Coalesce(BlockPass):
                 new = make("item", (made,), {"index": item.attrs["index"]})
                 changed[item] = Replacement(reshaped(new, item.shape), names=names)
         return replace(block, changed) if changed else block
+
+
+def _group(node: Node, lines: Lines) -> Node | None:
+    """Returns a group or stream itself, and a contraction or a reduction, such as `argreduce`,
+    wrapped in a group of its own; None for other nodes.
+    """
+    if is_stream(node):
+        return node
+    if is_bare(node) and ops.lookup(node.op).kind == "reduction" and _is_plain(node):
+        return alone(node, lines)
+    return group_of(node, lines)
+
+
+def _is_plain(node: Node) -> bool:
+    rule = ops.rule_of(node)
+    return rule is not None and rule.is_plain
 
 
 class _Axes:
@@ -133,6 +152,10 @@ class _Axes:
     def _bind(self, node: Node) -> None:
         """Unites the dims to which the axis rule of an op gives the same name."""
         if is_input(node) or is_number(node):
+            return
+        if is_positions(node):
+            self.kept.add(self.dims[node][int(node.attrs["axis"])])
+            self.named.append(self.dims[node])
             return
         if is_alias(node):
             self._bind_view(node)
@@ -257,6 +280,8 @@ class _Axes:
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Returns the attributes of a node, such as axis numbers and window lengths, converted to
         the axes that remain after coalescing."""
+        if is_positions(node):
+            return {**node.attrs, "axis": kept[node].index(int(node.attrs["axis"]))}
         rule = None if is_elementwise(node) or is_alias(node) else ops.rule_of(node)
         if rule is None:
             return dict(node.attrs)

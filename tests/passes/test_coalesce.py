@@ -122,6 +122,13 @@ LOOP = """func @f(%x: X, %m: f32[{size}], %y: X) -> ({type}) at tensor {{
         (8, "f32[3, 5]", '%z = reduce(%p0) {axes=[2], kind="sum"} : f32[3, 5]', "[15, 8]"),
         (8, "f32[3]", '%z = reduce(%p0) {axes=[1, 2], kind="sum"} : f32[3]', "[3, 40]"),
         (8, "f32[5, 8]", '%z = reduce(%p0) {axes=[0], kind="sum"} : f32[5, 8]', "[3, 40]"),
+        # positions along the first axis, the last one, the axis between
+        (8, "f32[3, 5, 8]", "%i = iota() {axis=0} : f32[3, 5, 8]\n"
+         "%c = add(%p0, %i) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", "[3, 40]"),
+        (8, "f32[3, 5, 8]", "%i = iota() {axis=2} : f32[3, 5, 8]\n"
+         "%c = add(%p0, %i) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", "[15, 8]"),
+        (8, "f32[3, 5, 8]", "%i = iota() {axis=1} : f32[3, 5, 8]\n"
+         "%c = add(%p0, %i) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", ""),
     ],
 )  # fmt: skip
 def test_loops_and_reductions(size: object, type_: str, lines: str, space: str) -> None:
@@ -255,6 +262,25 @@ def test_several_results() -> None:
     )
     (group,) = (n for n in made.nodes if n.op == "fusion")
     assert str(group.type) == "(f32[15, 8], f32[15])"
+
+
+ARGMAX = """func @f(%x: f32[3, 5, 8]) -> (i64[SHAPE]) at tensor {
+  %y = argreduce(%x) {axis=AXIS, kind="max"} : i64[SHAPE]
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(("axis", "shape", "inner"), [(0, "5, 8", (3, 40)), (2, "3, 5", (15, 8))])
+def test_positions_of_extremes(axis: int, shape: str, inner: tuple[int, ...]) -> None:
+    made = coalesced(ARGMAX.replace("AXIS", str(axis)).replace("SHAPE", shape))
+    (group,) = (n for n in made.nodes if n.op == "fusion")
+    assert group.blocks[0].params[0].shape == inner
+
+
+def test_positions_of_extremes_between_two_axes_stay() -> None:
+    func = parse(ARGMAX.replace("AXIS", "1").replace("SHAPE", "3, 8"))
+    assert Pipeline("coalesce").run(func).func is func
 
 
 STREAMED = """func @f(%x: X, %w: f32[6, 4], %v: f32[3, 6]) -> (f32[2, 3, 5, 3]) at tensor {

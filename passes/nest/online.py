@@ -126,8 +126,6 @@ class Online:
 
         Results whose states have the same outer loops share one loop over the streamed axis.
 
-        Results in the same loops share one loop over the streamed axis.
-
         Returns:
             The builder of the elements of the results.
         """
@@ -202,12 +200,26 @@ class Online:
         state = self.states[number]
         return constant(identity(fold_of(state), wide(state.dtype)), wide(state.dtype))
 
+    def inside(self, axis: Dim) -> Node | None:
+        """Builds the condition that a part has an element of the streamed axis; None if all parts
+        have it.
+        """
+        return self.scope.inside(add(self.first, axis), 0, self.extent)
+
     def element(
-        self, number: int, values: Scalars, index: Index, axis: Dim, guard: Node | None
+        self,
+        number: int,
+        values: Scalars,
+        index: Index,
+        axis: Dim,
+        guard: Node | None,
+        test: Node | None,
     ) -> Node:
-        """Computes the contribution of one element of the streamed axis to a state."""
+        """Computes the contribution of one element of the streamed axis to a state.
+
+        `guard`: the condition under which the state is read; `test`: that the part has the element.
+        """
         state, key = self.states[number], add(self.first, axis)
-        test = self.scope.inside(key, 0, self.extent)
         guard = self.scope.both(guard, test)
         found = [
             values.value(operand, operand_place(state, index, key, side), guard)
@@ -226,10 +238,13 @@ class _Iteration:
     Attributes:
         olds: the variable that carries each state.
         news: each state after the iteration.
+        test: the condition that the part has this element. States do not depend on it: those that
+            an element's contribution reads are the same as those that are carried.
     """
 
     def __init__(self, online: Online, axis: Dim) -> None:
         self.online, self.axis = online, axis
+        self.test = online.inside(axis)
         self.olds: dict[Asked, Node] = {}
         self.news: dict[Asked, Node] = {}
         given: dict[Node, Given] = {}
@@ -244,7 +259,7 @@ class _Iteration:
         """Returns the variable that carries state `number` at an index: its value before the
         iteration.
         """
-        key = number, index, guard
+        key = number, index, self._guard(guard)
         if key not in self.olds:
             dtype = wide(self.online.states[number].dtype)
             self.olds[key] = self.online.scope.carried("acc", TensorType(dtype, ()))
@@ -254,15 +269,19 @@ class _Iteration:
         """Returns the value of state `number` at an index after the iteration: rescaled, plus the
         contribution of this element.
         """
+        guard = self._guard(guard)
         key = number, index, guard
         if key not in self.news:
             online, state = self.online, self.online.states[number]
-            part = online.element(number, self.values, index, self.axis, guard)
+            part = online.element(number, self.values, index, self.axis, guard, self.test)
             kept = self.values.value(online.stream.blocks[1].results[number], index, guard)
             self.old(*key)
             made = online.scope.b.op(COMBINE[fold_of(state)], [kept, part])
             self.news[key] = self.values.locate(state, made)
         return self.news[key]
+
+    def _guard(self, guard: Node | None) -> Node | None:
+        return None if guard is self.test else guard
 
     def complete(self) -> list[Asked]:
         """Builds the update of each state whose old value some other update reads but whose new

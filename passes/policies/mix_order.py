@@ -16,7 +16,7 @@ from functools import cached_property
 from stack.ir.node import Node
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_order_space import MixOrderSpace, space_of
-from stack.passes.policies.reduction_loops import warps_of
+from stack.passes.policies.reduction_loops import warps_of, whole_column_run
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
 from stack.passes.steps.primitives import (
@@ -62,7 +62,7 @@ class MixOrderLowering(StepLowering[Gpu]):
         space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)
-        line, rows = _tile(space, self.target)
+        line, rows, warps = self._tile()
         kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
         made: list[Step] = [
             Bind(name, "grid").because("iterations are independent") for name in kept
@@ -77,7 +77,7 @@ class MixOrderLowering(StepLowering[Gpu]):
             made += [cut, Vectorize(f"{walked}.1")]
             walked = f"{walked}.0"
         if -(-space.shape[space.streamed] // rows) > 1:
-            if space.loops > 1:
+            if space.is_shared:
                 made.append(ComputeWith(walked).because("each row is loaded once for all loops"))
             if rows > 1:
                 made.append(Rfactor(walked).because("partial sums are reduced after the loop"))
@@ -90,14 +90,19 @@ class MixOrderLowering(StepLowering[Gpu]):
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
         made += arithmetic(body.results) + evictions(body.results, self.target)
-        return [*made, Launch(warps_of(rows * line, self.target, least=4))]
+        return [*made, Launch(warps)]
 
-
-def _tile(space: MixOrderSpace, gpu: Gpu) -> tuple[int, int]:
-    """Picks the shape of a program's tile: how many elements of a row, and how many rows."""
-    whole = power_of_two(space.shape[-1])
-    line = max(2, whole if space.is_along else min(whole, gpu.rows.columns))
-    room = gpu.mixes.whole_tile if space.is_along else gpu.mixes.part_tile
-    room = min(room, space.most_elements(gpu))
-    rows = min(power_of_two(space.shape[space.streamed]), power_of_two(room // line + 1) // 2 or 1)
-    return line, rows
+    def _tile(self) -> tuple[int, int, int]:
+        """Picks the tile of a program: the elements of a row, the rows, and the warps."""
+        space, gpu = self.space, self.target
+        extent, whole = space.shape[space.streamed], power_of_two(space.shape[-1])
+        run = 0
+        if not space.is_along and extent <= gpu.rows.column_in_tile:
+            run = whole_column_run(power_of_two(extent), self.group.blocks[0].params, gpu)
+        line = max(2, whole if space.is_along else min(whole, max(gpu.rows.columns, run)))
+        room = gpu.mixes.whole_tile if space.is_along else gpu.mixes.part_tile
+        room = min(room, space.most_elements(gpu))
+        rows = min(power_of_two(extent), power_of_two(room // line + 1) // 2 or 1)
+        if run and rows >= extent:
+            return line, rows, max(1, line // run)
+        return line, rows, warps_of(rows * line, gpu, least=4)

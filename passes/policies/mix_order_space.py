@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, bounds, symbol, symbols
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
@@ -27,8 +28,8 @@ class MixOrderSpace:
         streamed: the axis over which a program loops: the reduction axis of `across`.
         is_along: whether there is also a reduction along rows.
         programs: the number of programs of the kernel.
-        loops: the number of loops over `streamed` in the plain nest: one for each column reduction,
-            and one if there are results to store in each iteration.
+        is_shared: whether one loop over `streamed` serves several of the plain nest: those of
+            column reductions that do not depend on each other, or of results of the full shape.
     """
 
     root: Node
@@ -38,7 +39,7 @@ class MixOrderSpace:
     streamed: int
     is_along: bool
     programs: int
-    loops: int
+    is_shared: bool
 
     @property
     def reduced(self) -> tuple[int, ...]:
@@ -110,9 +111,11 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
     if not along:
         programs *= -(-static(root.shape[-1]) // gpu.rows.columns)
     shape = tuple(static(s) for s in root.shape)
-    loops = len(across) + bool(full)
+    behind = {n: set(topological([n.args[0]])) for n in across}
+    pairs = combinations(across, 2)
+    is_shared = bool(full) or any(a not in behind[b] and b not in behind[a] for a, b in pairs)
     return MixOrderSpace(
-        root, tuple(across), shape, iter_vars, streamed, bool(along), programs, loops
+        root, tuple(across), shape, iter_vars, streamed, bool(along), programs, is_shared
     )
 
 

@@ -1,17 +1,17 @@
 """Loops over long reduction axes on a GPU: block sizes, warps and registers.
 
-Measured on an H100.
+Measured on an H100 and an H200.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_reduction
-from stack.ir.warp_ops import WARP
-from stack.passes.tiling.frame import power_of_two
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
+from stack.passes.tiling.frame import power_of_two, static
 from stack.target import Gpu
 
 
@@ -43,7 +43,8 @@ class ReductionLoop:
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
 RAGGED = ReductionLoop(4096, 8, 1)  # columns of rows that 16-byte copies cannot prefetch
-COLUMNS = ReductionLoop(2048, 4, 1)  # columns with states that are merged
+STATES = ReductionLoop(2048, 4, 3)  # columns of 4-byte elements with states that are merged
+RAGGED_STATES = replace(STATES, ahead=1)
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
@@ -64,13 +65,58 @@ def shortest_streamed(is_column: bool, min_axis: int, gpu: Gpu) -> int:
     return min(min_axis, gpu.rows.column_in_tile + 1) if is_column else min_axis
 
 
-def whole_columns(extent: int, gpu: Gpu) -> ReductionLoop | None:
-    """Returns the loop over columns whose tiles are in registers as a whole, with at least a warp
-    of columns; None if they do not fit.
+def is_aligned(array: Node) -> bool:
+    """True if each row of an array begins at a multiple of 16 bytes."""
+    return array.tensor.rank < 2 or static(array.shape[-1]) * array.dtype.bytes % VECTOR_BYTES == 0
+
+
+def widest(sources: Iterable[Node]) -> int:
+    """Returns the most bytes that an element of an array in `sources` has."""
+    return max((s.dtype.bytes for s in sources if s.tensor.rank > 1), default=4)
+
+
+def column_loop(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:
+    """Picks the loop over columns of `extent` elements with states that are merged.
+
+    Tiles have the same bytes for all types. Rows that 16-byte copies cannot prefetch are loaded
+    straight to registers. Columns that are short stay in registers as a whole, unless prefetched
+    tiles divide them.
     """
-    block = max(WHOLE.block, power_of_two(extent) * WARP)
-    warps = block // gpu.rows.column_elements
-    return ReductionLoop(block, warps, is_whole=True) if warps * WARP <= gpu.threads else None
+    arrays = [s for s in sources if s.tensor.rank > 1]
+    scale = max(1, 4 // widest(arrays))
+    loop = replace(STATES, block=STATES.block * scale, warps=STATES.warps * scale)
+    tiles = loop.ahead * sum(loop.block * a.dtype.bytes for a in arrays)
+    is_prefetched = tiles <= gpu.rows.prefetch_share * gpu.shared_bytes
+    if not (is_prefetched and all(map(is_aligned, arrays))):
+        loop = RAGGED_STATES
+    if extent > gpu.rows.whole_column:
+        return loop
+    rows = loop.block // gpu.rows.walked_columns
+    return loop if loop.ahead > 1 and extent % rows == 0 else _whole_columns(extent, arrays, gpu)
+
+
+def _whole_columns(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:
+    """Returns the loop over columns whose tiles are in registers as a whole, with at least a warp
+    of columns.
+    """
+    sizes, rows = gpu.rows, power_of_two(extent)
+    run = whole_column_run(rows, sources, gpu) if rows <= sizes.column_in_tile else 0
+    if run:
+        columns = max(run, sizes.tile // rows)
+        return ReductionLoop(rows * columns, columns // run, is_whole=True)
+    block = max(min(WHOLE.block, rows * sizes.columns), rows * WARP)
+    return ReductionLoop(block, max(1, block // sizes.column_elements), is_whole=True)
+
+
+def whole_column_run(rows: int, sources: Iterable[Node], gpu: Gpu) -> int:
+    """Returns how many columns a warp has if a tile has all `rows` of its columns: one run of
+    16-byte loads, so that each thread has whole columns and no values move between threads. 0 if
+    the registers of a thread have no room for them.
+    """
+    arrays = [s for s in sources if s.tensor.rank > 1]
+    own = VECTOR_BYTES // widest(arrays) if all(map(is_aligned, arrays)) else 1
+    room = gpu.rows.thread_registers - gpu.rows.address_registers
+    return WARP * own if rows * own * max(1, len(arrays)) <= room else 0
 
 
 def held_tiles(
@@ -101,9 +147,10 @@ def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
     return 0 < registers <= gpu.rows.whole_share * gpu.registers // gpu.threads
 
 
-def warps_of(elements: int, gpu: Gpu, least: int = 1) -> int:
-    """Picks the warps of a program for a tile of so many elements."""
-    return min(gpu.rows.warps, max(least, power_of_two(elements // gpu.rows.warp_elements)))
+def warps_of(elements: int, gpu: Gpu, least: int = 1, each: int = 0) -> int:
+    """Picks the warps of a program for a tile of so many elements; `each`: those of a warp."""
+    each = each or gpu.rows.warp_elements
+    return min(gpu.rows.warps, max(least, power_of_two(elements // each)))
 
 
 def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:

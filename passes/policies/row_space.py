@@ -16,6 +16,7 @@ from stack.passes.policies.reduction_loops import (
     TWICE,
     ReductionLoop,
     in_a_row,
+    is_aligned,
 )
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
@@ -94,7 +95,7 @@ class RowSpace:
         that is too long for a tile.
         """
         if self.is_column or not self.reduced:
-            return ACROSS if all(map(_is_aligned, self.inputs)) else RAGGED
+            return ACROSS if all(map(is_aligned, self.inputs)) else RAGGED
         own = [d for r in self.results for d in self.places[r]]
         return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
 
@@ -116,11 +117,6 @@ class RowSpace:
                     if place[-1] == iter_var and i in self.kept and i not in found:
                         found.append(i)
         return [*found, *(a for a in reversed(self.kept) if a not in found)]
-
-
-def _is_aligned(array: Node) -> bool:
-    """True if each row of an array begins at a multiple of 16 bytes."""
-    return array.tensor.rank < 2 or static(array.shape[-1]) * array.dtype.bytes % 16 == 0
 
 
 def _joined(body: Block, places: Mapping[Node, Index], iter_vars: Index) -> dict[Node, Index]:

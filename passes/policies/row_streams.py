@@ -31,15 +31,14 @@ from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import is_load
 from stack.passes.nest.online import STREAMED
 from stack.passes.policies.reduction_loops import (
-    COLUMNS,
     ONCE,
     PRIVATE,
     TWICE,
     WHOLE,
     ReductionLoop,
+    column_loop,
     held_tiles,
     holds_whole,
-    whole_columns,
     why_ahead,
 )
 from stack.passes.policies.rows import arithmetic, evictions
@@ -105,7 +104,7 @@ class RowStreams(StepLowering[Gpu]):
         """
         walk = self.walk
         if walk.column:
-            loop = whole_columns(self.extent, self.target) or COLUMNS
+            loop = column_loop(self.extent, self.group.blocks[0].params, self.target)
             return replace(loop, is_first=bool(self.shape.along))
         if not self.shape.along:
             return ONCE
@@ -131,6 +130,12 @@ class RowStreams(StepLowering[Gpu]):
             self._registers(made, walk, loop, schedule, block)
         if lanes > 1:
             made.take(Vectorize(f"{walk.column}.1"))
+        if walk.is_private:
+            why = "counts repeat in a tile: each is divided by once"
+            made.take(Rewrite("inverses").because(why))
+        if walk.is_private and walk.has_positions:
+            why = "positions grow from one iteration to the next"
+            made.take(Rewrite("first_positions").because(why))
         for name, extent in _programs(walk, lanes).items():
             made.take(Bind(name, "grid").because(f"{extent} programs"))
         if loop.is_first and count > 1 and not loop.is_whole:
@@ -157,9 +162,6 @@ class RowStreams(StepLowering[Gpu]):
             why = f"states are rescaled once for {block} elements"
             made.take(BlockStates(f"{STREAMED}.1").because(why))
         made.take(Vectorize(f"{STREAMED}.1"))
-        if walk.is_private:
-            why = "one division for all elements of a tile"
-            made.take(Rewrite("inverses").because(why))
 
     def _registers(
         self, made: LoweredKernel, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
@@ -205,6 +207,7 @@ class Walk:
         counts: the number of states that add the same number in each iteration.
         is_chain: whether some state depends on another one.
         is_private: whether each element of a block should have its own states.
+        has_positions: whether some state is an integer, such as the position of a maximum.
         column: the axis of the programs along which memory is contiguous, if it is not the row's;
             else "".
     """
@@ -226,6 +229,7 @@ class Walk:
         news = {s.new for s in states}
         self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
         kept = [n for s in states for n in topological([s.kept])]
+        self.has_positions = any(s.new.dtype.is_integer for s in states)
         self.column = _column(nest, self.around)
         is_cheap = not any(map(is_expensive, kept))
         is_cheap &= bool(self.column) or all(s.new.dtype.is_float for s in states)

@@ -15,24 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from stack.ir.axes import parse_rule
 from stack.ir.node import Node, topological
-from stack.ir.traits import (
-    divides,
-    is_number,
-    is_reduction,
-)
-from stack.ir.warp_ops import WARP
+from stack.ir.traits import divides, is_number, is_reduction
 from stack.passes.nest.emit import axis_names
 from stack.passes.nest.scope import letter
 from stack.passes.policies.reduction_loops import (
     ACROSS,
     ONCE,
-    busy,
     held_tiles,
-    warps_of,
     why_ahead,
 )
+from stack.passes.policies.row_policy import REDUCED, RowPolicy, is_walked
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes
@@ -46,147 +39,13 @@ from stack.passes.steps.primitives import (
     Pipeline,
     Rewrite,
     Rfactor,
+    Split,
     Step,
     Vectorize,
 )
-from stack.passes.steps.primitives import (
-    Split as Cut,
-)
-from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.schedule import (
-    Axis,
-    Domain,
-    Need,
-    Policy,
-    Prediction,
-    Rules,
-    Schedule,
-    Split,
-)
+from stack.passes.tiling.frame import power_of_two, static
+from stack.schedule import Schedule
 from stack.target import Gpu
-
-REDUCED = "r"  # the name of all reduction axes together
-
-
-class RowPolicy(Policy):
-    """Scheduling policy of elementwise groups and reductions on a GPU: picks the block sizes of the
-    parallel axes i, j, ... and of the reduction axis r.
-
-    The reduction axis is in the tile (`lane`), or a serial loop over blocks of it (`serial`).
-    """
-
-    def __init__(self, space: RowSpace, gpu: Gpu) -> None:
-        self.space, self.gpu = space, gpu
-        shape = space.shape
-        can_walk = space.is_one and (len(space.reduced) == 1 or space.is_column)
-        if not (self._fits() or can_walk):
-            raise CannotTile("several long axes are reduced at once")
-        axes = [Axis(letter(a), shape[a], "parallel") for a in space.kept]
-        if space.reduced:
-            axes.append(Axis(REDUCED, prod(shape[a] for a in space.reduced), "reduction"))
-        self.domain = Domain(tuple(axes))
-        self.rules = Rules(
-            {"parallel": ("grid",), "reduction": ("serial", "lane") if can_walk else ("lane",)},
-            ordered=True,
-        )
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        return [(self.complete(Schedule()), None)]
-
-    def complete(self, given: Schedule) -> Schedule:
-        usual = self._usual()
-        made = given.filled(usual)
-        if is_walked(made):
-            reduction_loop = self.space.reduction_loop
-            return replace(
-                made,
-                warps=made.warps or reduction_loop.warps,
-                stages=made.stages or reduction_loop.ahead,
-            )
-        held = self._held(made)
-        least = self._fewest_warps(held)
-        return replace(made, warps=made.warps or warps_of(held, self.gpu, least))
-
-    def _fewest_warps(self, held: int) -> int:
-        """Returns the warps with which the registers of a thread hold its elements of all arrays.
-
-        `held`: the elements of a tile. With fewer warps, ptxas spills values to memory.
-        """
-        sizes = self.gpu.rows
-        room = max(1, sizes.thread_registers - sizes.address_registers)
-        return power_of_two(-(-held * len(self.space.arrays) // (WARP * room)))
-
-    def why_illegal(self, schedule: Schedule) -> str:
-        why = super().why_illegal(schedule)
-        extent = self.domain.axis(REDUCED)
-        if why or extent is None:
-            return why
-        if not is_walked(schedule) and schedule.block(REDUCED) != self._whole():
-            return f"axis {REDUCED}: a block in lanes has all {self._whole()} elements"
-        if schedule.stages and not is_walked(schedule):
-            return f"stages={schedule.stages}: there is no serial loop with loads to prefetch"
-        return ""
-
-    def needs(self, schedule: Schedule) -> Sequence[Need]:
-        return [
-            Need("threads", schedule.warps * WARP, self.gpu.threads),
-            Need("registers for a tile", self._held(schedule), self.gpu.registers),
-        ]
-
-    def _whole(self) -> int:
-        """The number of elements of one program if all reduction axes are whole in its tile, with
-        extents padded to powers of two.
-        """
-        return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
-
-    def _fits(self) -> bool:
-        is_column = self.space.is_column and self.space.is_one
-        most = self.gpu.rows.column_in_tile if is_column else self.gpu.tile_registers
-        return self._whole() <= most
-
-    def _held(self, schedule: Schedule) -> int:
-        return prod(schedule.block(a.name, 1) for a in self.domain.axes)
-
-    def _usual(self) -> Schedule:
-        space, gpu, sizes = self.space, self.gpu, self.gpu.rows
-        shape, kept = space.shape, space.kept
-        whole, fits = self._whole(), self._fits()
-        room = max(1, sizes.tile // (whole if space.reduced and fits else 1))
-        turned = not (space.reduced or space.picks) and space.is_turned()
-        if not space.reduced and space.picks:
-            # gathers have a long latency
-            is_of_rows = all(map(_is_of_rows, space.picks))
-            room = sizes.gathered_tile if is_of_rows else sizes.tile
-            room = busy(room, prod(shape), 128, gpu)
-        elif space.reduced and not fits:
-            kept_size = prod(shape[a] for a in kept)
-            room = busy(sizes.columns, kept_size, 32, gpu) if space.is_column else 1
-        elif turned:
-            room = busy(sizes.transposed_side**2, prod(shape), sizes.tile, gpu)
-        blocks: dict[int, int] = {}
-        for axis in space.order():
-            cap = sizes.transposed_side if turned else room
-            blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
-            room //= blocks[axis]
-        splits = [Split(letter(a), blocks[a], "grid") for a in kept]
-        if space.reduced:
-            held = prod(blocks.values())
-            step = max(1, space.reduction_loop.block // held)
-            splits.append(Split(REDUCED, whole, "lane") if fits else Split(REDUCED, step, "serial"))
-        return Schedule(tuple(splits))
-
-
-def is_walked(schedule: Schedule) -> bool:
-    """True if a schedule makes the reduction axis a serial loop over blocks, instead of a part of
-    the tile.
-    """
-    return any(s.binding == "serial" for s in schedule.of(REDUCED))
-
-
-def _is_of_rows(gather: Node) -> bool:
-    """True if a gather reads contiguous rows: its last axis is not selected by an index."""
-    axes = parse_rule(gather.attrs["rule"]).inputs[0]
-    return bool(axes) and not axes[-1].mark
 
 
 class RowSteps:
@@ -219,7 +78,7 @@ class RowSteps:
         walked: list[str] = []
         tiles = {a: name for a, name in self.kept.items() if blocks[a] > 1}
         made += [
-            Cut(name, blocks[a]).because(
+            Split(name, blocks[a]).because(
                 f"a tile has {blocks[a]} of {self.found[name]} elements along {name}"
             )
             for a, name in tiles.items()
@@ -230,13 +89,13 @@ class RowSteps:
                 Fuse(name, other).because("adjacent reduction axes share one loop")
                 for _, other in rest
             ]
-            made.append(Cut(name, self._step(name)).because(self._why_walked(name)))
+            made.append(Split(name, self._step(name)).because(self._why_walked(name)))
             tiles[first] = name
             walked.append(name)
         else:
             tiles |= self.reduced
             made += [
-                Cut(name, _whole(self.found[name])).because(
+                Split(name, _whole(self.found[name])).because(
                     f"a tile has all {self.found[name]} elements of the reduction"
                 )
                 for name in self.reduced.values()
@@ -245,7 +104,7 @@ class RowSteps:
         for name in self.others:
             fits = _whole(self.found[name]) * held <= self.gpu.tile_registers
             step = _whole(self.found[name]) if fits else max(2, ONCE.block // held)
-            made.append(Cut(name, step))
+            made.append(Split(name, step))
             inner.append(name)
             walked += [] if fits else [name]
         order = [*reversed(inner), *(tiles[a] for a in sorted(tiles, reverse=True))]

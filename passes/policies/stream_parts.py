@@ -6,7 +6,6 @@ parts, each part of the axis is a program too, and a second kernel merges their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from stack.ir.cost import cost
@@ -82,6 +81,8 @@ def best_part(stream: Node, gpu: Gpu) -> int:
         if column:  # loads of a tile do not wait for each other
             full = gpu.reducers * gpu.processors
             spent = reading * -(-running // full) * full / running
+            if count > 1 and extent % (count * block):
+                spent *= gpu.parts.padded
         elif waits:
             slots = gpu.slots * gpu.processors
             waves, left = divmod(running, slots)
@@ -94,10 +95,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
         return spent
 
     most = min(gpu.parts.most, extent // (block * gpu.parts.units))
-    counts: Sequence[int] = range(1, most + 1)
-    if column:  # masked elements would make each count the elements before it
-        counts = [c for c in counts if extent % (c * block) == 0] or counts
-    best = min(counts, key=time, default=1)
+    best = min(range(1, most + 1), key=time, default=1)
     gain = gpu.parts.reading_gain if waits or column else gpu.parts.gain
     if best == 1 or time(best) > gain * time(1):
         return 0

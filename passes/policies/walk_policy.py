@@ -53,11 +53,10 @@ class WalkPolicy(Policy):
         """Picks the number of columns of a program. With more than one tile for each column, parts
         of the columns can fill the processors; see `stream_parts`.
         """
-        rows = self.gpu.rows
-        most = rows.columns if loop.is_whole else rows.walked_columns
-        lanes = min(power_of_two(self.columns), most)
+        most = self.gpu.rows.walked_columns
         if loop.is_whole:
-            lanes = min(lanes, loop.block // power_of_two(self.extent))
+            most = loop.block // power_of_two(self.extent)
+        lanes = min(power_of_two(self.columns), most)
         if loop.is_whole or not self.is_split:
             programs = prod(a.extent for a in self.domain.axes if a.name != "k")
             lanes = busy(lanes, programs, WARP, self.gpu)

@@ -7,8 +7,9 @@
 
 - `reciprocals`: division by an f32 constant becomes multiplication by its reciprocal. The result
   may differ in the last place. Always legal.
-- `inverses`: division of a tile by one number becomes multiplication by its reciprocal: one
-  division for all elements. The result may differ in the last place. Always legal.
+- `inverses`: division of a tile by one number, or by the same row for all rows, becomes
+  multiplication by the reciprocal: a division is not repeated. The result may differ in the last
+  place. Always legal.
 - `scale`: multiplication by a positive constant moves behind a maximum or minimum over a tile, and
   behind a mask with -inf: fewer elements are multiplied. The result is the same.
 - `exp2`: exp(a - b) of tiles, with b the same along an axis, becomes exp2(a * L - b * L) with
@@ -23,6 +24,8 @@
 - `powers`: exp(a - m) becomes exp2((a - m) * log2(e)) if m is a maximum: a CPU computes exp2 in
   fewer instructions. The product is rounded, so that the error grows with m - a. The result is
   small then, and a sum of such results is at least 1.
+- `first_positions`: an update of the position of the best value uses that positions grow; see
+  `first_positions.py`. The result is the same.
 - `unrounded`: an f32 value that is rounded to 16 bits and converted back is used as it is.
 """
 
@@ -51,6 +54,7 @@ from stack.ir.types import F32, TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.first_positions import first_positions
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step
@@ -66,7 +70,8 @@ class Rewrite(Step):
     """Apply a rewrite rule to all values of a kernel.
 
     Attributes:
-        rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers` or `unrounded`.
+        rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers`, `first_positions`
+            or `unrounded`.
     """
 
     name: ClassVar[str] = "rewrite"
@@ -97,17 +102,19 @@ def _reciprocal(node: Node) -> Node | None:
 
 
 def _inverse(node: Node) -> Node | None:
-    """Rewrites a division of a tile by one number as a multiplication by its reciprocal; None for
-    other nodes.
+    """Rewrites a division of a tile by a value that repeats in it as a multiplication by its
+    reciprocal; None for other nodes.
     """
     if not divides(node) or not node.dtype.is_float or not node.tensor.rank:
         return None
     left, right = node.args
-    if repeats(right):
-        (right,) = right.args
-    if right.tensor.rank or not left.tensor.rank or is_number(right):
+    source = right.args[0] if repeats(right) else right
+    if is_number(source) or not left.tensor.rank or static(source.tensor.size) == node.tensor.size:
         return None
-    return make("mul", (left, make("div", (constant(1.0, right.dtype), right))))
+    inverse = make("div", (constant(1.0, source.dtype), source))
+    if source.tensor.rank:
+        inverse = make(right.op, (inverse,), right.attrs, hint=right.type)
+    return make("mul", (left, inverse))
 
 
 def _scaled(node: Node) -> Node | None:
@@ -220,6 +227,7 @@ RULES: dict[str, Callable[[Node], Node | None]] = {
     "exp2": _power,
     "positions": _positions,
     "powers": _relative_power,
+    "first_positions": first_positions,
     "unrounded": _unrounded,
 }
 __all__ = ["Rewrite"]

@@ -34,6 +34,38 @@ class GpuRows(Tuning):
         "of a program that walks down them with several states",
         "an H200: argmax, var, logsumexp of 4095 and 4096 columns, f32 and bf16",
     )
+    whole_column: int = tuned(
+        256,
+        "elements",
+        1,
+        4096,
+        "of a column with several states, at most, that stays in registers",
+        "an H200: argmax and var of columns of 127 to 512, f32 and bf16",
+    )
+    column_bytes: int = tuned(
+        16384,
+        "bytes",
+        16,
+        1 << 20,
+        "of a tile of a column sum, at least",
+        "an H200: sums of 512 columns, bf16",
+    )
+    row_bytes: int = tuned(
+        4096,
+        "bytes",
+        16,
+        1 << 20,
+        "of a tile of whole rows, if there are many",
+        "an H200: sum and var of rows of 129 and 512, f32 and bf16",
+    )
+    row_elements: int = tuned(
+        1024,
+        "elements",
+        32,
+        1 << 14,
+        "of a warp, in a tile of several whole rows",
+        "an H200: sum and var of rows of 129 and 512, f32 and bf16",
+    )
     column_elements: int = tuned(
         1024, "elements", 32, 1 << 14, "of a warp, in a tile of whole columns", TUNED
     )

@@ -10,6 +10,7 @@ from stream_harness import prepared
 
 import stack
 from stack.ir import Func, parse, verify
+from stack.ir.node import Node, walk
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
@@ -206,3 +207,70 @@ def test_positions_have_32_bits_until_they_are_results(shape: tuple[int, ...]) -
     body = alone(found).blocks[0]
     assert [str(n.dtype) for n in body.all_nodes if n.op == "iota"] == ["i32"]
     assert str(body.results[0].dtype) == "i64"
+
+
+def loop_of(fn: Any, rows: int) -> Node:
+    """The loop of the first kernel, for columns of so many elements."""
+    func = lowered(fn, torch.empty(1, rows, 4095, device="meta"))
+    first = next(n for n in func.nodes if n.op == "kernel")
+    (loop,) = (n for _, n in walk(first.blocks[0]) if n.attrs.get("kind") == "serial")
+    return loop
+
+
+@pytest.mark.parametrize("fn", [variance, lambda x: x.argmax(1)], ids=["variance", "argmax"])
+def test_parts_with_masks_carry_no_state_twice(fn: Any) -> None:
+    """With 65552 rows, an element of the last part may be after the last one of the column."""
+    masked, whole = loop_of(fn, 65552), loop_of(fn, 65536)
+    tests = [any(n.op == "lt" for n in loop.blocks[0].nodes) for loop in (masked, whole)]
+    assert tests == [True, False]
+    assert len(masked.blocks[0].results) == len(whole.blocks[0].results)
+
+
+@pytest.mark.parametrize("kind", ["f32", "nan", "i32"])
+def test_many_parts_of_positions_are_merged_by_one_kernel(
+    kind: str, rng: np.random.Generator
+) -> None:
+    x = torch.from_numpy(positions((1300, 40), kind, rng))
+    func = kernels(lambda x: x.argmax(0), x, 40)
+    assert [n.op for n in func.nodes].count("kernel") == 2
+    np.testing.assert_array_equal(np.asarray(func.interpret(x.numpy())), x.argmax(0).numpy())
+
+
+def test_axes_beside_a_column_are_one(rng: np.random.Generator) -> None:
+    x = torch.from_numpy(positions((70, 3, 33), "nan", rng))
+    for fn in (lambda x: x.argmax(0), lambda x: x.max(0).indices):
+        func = lowered(fn, x)
+        (kernel,) = (n for n in func.nodes if n.op == "kernel")
+        assert kernel.args[0].shape == (70, 99)
+        np.testing.assert_array_equal(np.asarray(func.interpret(x.numpy())), x.argmax(0).numpy())
+
+
+def tiles(fn: Any, shape: tuple[int, ...], dtype: Any = None) -> tuple[str, int]:
+    """The first tile that the first kernel loads, and its warps."""
+    func = lowered(fn, torch.empty(shape, device="meta", dtype=dtype))
+    first = next(n for n in func.nodes if n.op == "kernel")
+    found = next(n for _, n in walk(first.blocks[0]) if n.op == "load" and n.tensor.rank)
+    return str(found.type), first.attrs["warps"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "tile"),
+    [
+        # tiles of 8 KiB with one size of columns
+        ((1, 65536, 4096), torch.float32, ("f32<32x64>", 4)),
+        ((1, 65536, 4096), torch.bfloat16, ("bf16<64x64>", 8)),
+        # no 16-byte copies
+        ((1, 65536, 4095), torch.bfloat16, ("bf16<32x64>", 4)),
+        # short columns in registers, unless tiles divide them
+        ((64, 255, 129), torch.float32, ("f32<256x32>", 8)),
+        ((64, 256, 128), torch.float32, ("f32<32x64>", 4)),
+        ((64, 129, 128), torch.float32, ("f32<256x32>", 8)),
+        # threads have whole columns
+        ((1, 8, 65536), torch.float32, ("f32<8x128>", 1)),
+        ((1, 16, 65536), torch.bfloat16, ("bf16<16x256>", 1)),
+        ((1, 4, 65536), torch.float32, ("f32<4x256>", 2)),
+        ((1, 8, 65535), torch.float32, ("f32<8x128>", 4)),
+    ],
+)
+def test_tiles_of_columns(shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]) -> None:
+    assert tiles(variance, shape, dtype) == tile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from masked_nests import CAUSAL, FLASH, TILES, attention, nest, rows
-from nest_cases import around, gpu_nest, random_inputs, results, wrong
+from nest_cases import around, gpu_nest, kernel_of, random_inputs, results, wrong
 from stream_nests import VARIANCE, softmax, sums
 
 from stack.ir import Node, verify
@@ -36,6 +36,12 @@ def same(made: Node, before: Node, arrays: list[np.ndarray], rtol: float = 1e-5)
         np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-6)
 
 
+QUOTIENT = """func @f(%a: f32[4, 8], %b: f32[4, 8]) -> (f32[4, 8]) at tensor {
+  %e = exp(%b) : f32[4, 8]
+  %y = div(%a, %e) : f32[4, 8]
+  return %y
+}
+"""
 ROWS = "split r 4; block r.1; vectorize r.1"
 LISTS = [
     f"{ROWS}; rfactor r.0",
@@ -158,9 +164,22 @@ def test_divisions_of_a_tile_by_one_number_are_one_division() -> None:
     assert [n.tensor.rank for n in divided[1]] == [0]
 
 
+def test_divisions_of_rows_by_the_same_counts_are_those_of_one_row() -> None:
+    """Rows of 7 in lanes: some lanes have fewer elements than others."""
+    program = VARIANCE.replace("3, 8", "4, 7").replace("[3]", "[4]").replace("0.125", str(1 / 7))
+    steps = "split r 4; reorder r.0 r.1; block r.1; vectorize r.1; vectorize i"
+    before = gpu_nest(program, steps)
+    made = run_steps(before, parse_steps("rewrite inverses"))
+    (loops,) = ([n for n in k.blocks[0].all_nodes if n.op == "loop"] for k in (made,))
+    assert [n.tensor.rank for n in loops[0].blocks[0].all_nodes if n.op == "div"] == [1, 1, 1]
+    same(made, before, [SPECIAL[[2, 6, 7, 7]]], 1e-4)
+
+
 def test_divisions_that_stay() -> None:
-    """Divisions of scalars."""
+    """Divisions of scalars, and of a tile by another one."""
     before = gpu_nest(VARIANCE, "split r 4")
+    assert run_steps(before, parse_steps("rewrite inverses")) is before
+    before = kernel_of(QUOTIENT, "vectorize j; vectorize i")
     assert run_steps(before, parse_steps("rewrite inverses")) is before
 
 

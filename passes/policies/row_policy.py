@@ -1,0 +1,187 @@
+"""Scheduling policy of elementwise groups and reductions on a GPU: tiles, warps, prefetching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from stack.ir.axes import parse_rule
+from stack.ir.node import Node
+from stack.ir.warp_ops import WARP
+from stack.passes.nest.scope import letter
+from stack.passes.policies.reduction_loops import (
+    ACROSS,
+    busy,
+    warps_of,
+    whole_column_run,
+    widest,
+)
+from stack.passes.policies.row_space import RowSpace
+from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.schedule import (
+    Axis,
+    Domain,
+    Need,
+    Policy,
+    Prediction,
+    Rules,
+    Schedule,
+    Split,
+)
+from stack.target import Gpu
+
+REDUCED = "r"  # the name of all reduction axes together
+
+
+class RowPolicy(Policy):
+    """Scheduling policy of elementwise groups and reductions on a GPU: picks the block sizes of the
+    parallel axes i, j, ... and of the reduction axis r.
+
+    The reduction axis is in the tile (`lane`), or a serial loop over blocks of it (`serial`).
+    """
+
+    def __init__(self, space: RowSpace, gpu: Gpu) -> None:
+        self.space, self.gpu = space, gpu
+        shape = space.shape
+        can_walk = space.is_one and (len(space.reduced) == 1 or space.is_column)
+        if not (self._fits() or can_walk):
+            raise CannotTile("several long axes are reduced at once")
+        axes = [Axis(letter(a), shape[a], "parallel") for a in space.kept]
+        if space.reduced:
+            axes.append(Axis(REDUCED, prod(shape[a] for a in space.reduced), "reduction"))
+        self.domain = Domain(tuple(axes))
+        self.rules = Rules(
+            {"parallel": ("grid",), "reduction": ("serial", "lane") if can_walk else ("lane",)},
+            ordered=True,
+        )
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        return [(self.complete(Schedule()), None)]
+
+    def complete(self, given: Schedule) -> Schedule:
+        usual = self._usual()
+        made = given.filled(usual)
+        if is_walked(made):
+            reduction_loop = self.space.reduction_loop
+            return replace(
+                made,
+                warps=made.warps or reduction_loop.warps,
+                stages=made.stages or reduction_loop.ahead,
+            )
+        return replace(made, warps=made.warps or self._warps(self._held(made)))
+
+    def _warps(self, held: int) -> int:
+        """Picks the warps for a tile of `held` elements that has all of the reduction axes."""
+        run, whole = self._column_run(), self._whole()
+        if run:
+            return max(1, held // (run * whole))
+        sizes = self.gpu.rows
+        is_short = self._has_whole_rows() and whole <= sizes.row_elements
+        each = sizes.row_elements if is_short else sizes.warp_elements
+        return warps_of(held, self.gpu, self._fewest_warps(held), each)
+
+    def _fewest_warps(self, held: int) -> int:
+        """Returns the warps with which the registers of a thread hold its elements of all arrays.
+
+        `held`: the elements of a tile. With fewer warps, ptxas spills values to memory.
+        """
+        sizes = self.gpu.rows
+        room = max(1, sizes.thread_registers - sizes.address_registers)
+        return power_of_two(-(-held * len(self.space.arrays) // (WARP * room)))
+
+    def why_illegal(self, schedule: Schedule) -> str:
+        why = super().why_illegal(schedule)
+        extent = self.domain.axis(REDUCED)
+        if why or extent is None:
+            return why
+        if not is_walked(schedule) and schedule.block(REDUCED) != self._whole():
+            return f"axis {REDUCED}: a block in lanes has all {self._whole()} elements"
+        if schedule.stages and not is_walked(schedule):
+            return f"stages={schedule.stages}: there is no serial loop with loads to prefetch"
+        return ""
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        return [
+            Need("threads", schedule.warps * WARP, self.gpu.threads),
+            Need("registers for a tile", self._held(schedule), self.gpu.registers),
+        ]
+
+    def _whole(self) -> int:
+        """The number of elements of one program if all reduction axes are whole in its tile, with
+        extents padded to powers of two.
+        """
+        return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
+
+    def _fits(self) -> bool:
+        is_column = self.space.is_column and self.space.is_one
+        most = self.gpu.rows.column_in_tile if is_column else self.gpu.tile_registers
+        return self._whole() <= most
+
+    def _has_whole_rows(self) -> bool:
+        """True if a tile has all elements of the rows that are reduced."""
+        return bool(self.space.reduced) and not self.space.is_column and self._fits()
+
+    def _column_run(self) -> int:
+        """Returns the columns of a warp if each thread has whole columns; else 0."""
+        is_column = self.space.is_column and self.space.is_one and self._fits()
+        return whole_column_run(self._whole(), self.space.inputs, self.gpu) if is_column else 0
+
+    def _held(self, schedule: Schedule) -> int:
+        return prod(schedule.block(a.name, 1) for a in self.domain.axes)
+
+    def _usual(self) -> Schedule:
+        space, gpu, sizes = self.space, self.gpu, self.gpu.rows
+        shape, kept = space.shape, space.kept
+        whole, fits = self._whole(), self._fits()
+        tile = sizes.tile
+        if self._has_whole_rows():
+            tile = max(tile, sizes.row_bytes // widest(space.inputs))
+            tile = busy(tile, prod(shape), sizes.tile, gpu)
+        room = max(1, tile // (whole if space.reduced and fits else 1), self._column_run())
+        turned = not (space.reduced or space.picks) and space.is_turned()
+        if not space.reduced and space.picks:
+            # gathers have a long latency
+            is_of_rows = all(map(_is_of_rows, space.picks))
+            room = sizes.gathered_tile if is_of_rows else sizes.tile
+            room = busy(room, prod(shape), 128, gpu)
+        elif space.reduced and not fits:
+            kept_size = prod(shape[a] for a in kept)
+            room = busy(sizes.columns, kept_size, 32, gpu) if space.is_column else 1
+        elif turned:
+            room = busy(sizes.transposed_side**2, prod(shape), sizes.tile, gpu)
+        blocks: dict[int, int] = {}
+        for axis in space.order():
+            cap = sizes.transposed_side if turned else room
+            blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
+            room //= blocks[axis]
+        splits = [Split(letter(a), blocks[a], "grid") for a in kept]
+        if space.reduced:
+            held = prod(blocks.values())
+            step = max(1, self._walked_block() // held)
+            splits.append(Split(REDUCED, whole, "lane") if fits else Split(REDUCED, step, "serial"))
+        return Schedule(tuple(splits))
+
+    def _walked_block(self) -> int:
+        """Picks the elements of a tile if the reduction axis is a serial loop over blocks."""
+        loop = self.space.reduction_loop
+        if loop != ACROSS:
+            return loop.block
+        bytes_ = sum(s.dtype.bytes for s in self.space.inputs if s.tensor.rank > 1)
+        return max(loop.block, self.gpu.rows.column_bytes // max(1, bytes_))
+
+
+def is_walked(schedule: Schedule) -> bool:
+    """True if a schedule makes the reduction axis a serial loop over blocks, instead of a part of
+    the tile.
+    """
+    return any(s.binding == "serial" for s in schedule.of(REDUCED))
+
+
+def _is_of_rows(gather: Node) -> bool:
+    """True if a gather reads contiguous rows: its last axis is not selected by an index."""
+    axes = parse_rule(gather.attrs["rule"]).inputs[0]
+    return bool(axes) and not axes[-1].mark
+
+
+__all__ = ["REDUCED", "RowPolicy", "is_walked"]

@@ -189,9 +189,11 @@ class Values:
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
 
     def _widens_tile(self, node: Node) -> bool:
-        """True for a cast that widens a large bf16 tile which a loop prefetches."""
+        """True for a cast that widens a large prefetched bf16 tile, or the transpose of one."""
         (tile,) = node.args
         size = math.prod(self.actual.get(tile, ()))
+        if axis_order(tile) is not None:
+            (tile,) = tile.args
         return (
             (tile.op, tile.dtype.name, node.dtype.name) == ("load", "bf16", "f32")
             and tile in self.streamed

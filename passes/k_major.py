@@ -1,23 +1,31 @@
-"""k_major: transpose operands of TF32 matmuls so that the contracted axis has unit stride.
+"""k_major: transpose operands of matmuls so that the contracted axes have unit stride.
 
 Tensor cores read TF32 from shared memory along the contracted axis only. Other layouts go through
 registers, at a quarter of the rate. A transposed copy costs its bytes. In a counted loop, an
 operand that no iteration changes is transposed once (`hoist`).
+
+A matmul over several axes, such as a convolution whose windows do not overlap, loops over them in
+one order. If the operands have different ones, the smaller operand is copied in the order of the
+larger one: a weight instead of an image, which a library would copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import prod
 from typing import Any, ClassVar
 
 from stack.ir.builder import make
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, is_contraction, is_control, is_known
+from stack.ir.warp_ops import MATRIX
+from stack.passes.gpu_products.library_copies import copy_seconds
 from stack.passes.gpu_products.tile_choice import best_seconds, lying_across, may_round, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
-from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import engine
 from stack.rewrite.engine import Replacement
@@ -28,7 +36,8 @@ from stack.target import Gpu
 
 @dataclass(frozen=True)
 class KMajor(Pass):
-    """Transpose operands of matmuls that may use TF32, if the copy costs less than it saves."""
+    """Transpose operands of matmuls that may use TF32 or contract several axes, if the copy costs
+    less than it saves."""
 
     name: ClassVar[str] = "k_major"
 
@@ -45,7 +54,15 @@ class KMajor(Pass):
                 new = node.rebuilt(blocks=blocks)
                 if new is not node:
                     changed[node] = Replacement(new)
-            if not (is_contraction(node) and may_round(node)):
+            if not is_contraction(node):
+                continue
+            side = _out_of_order(node)
+            if side is not None:
+                cost = copied(node.args[side], fixed, turns, log.gpu)
+                if cost < copy_seconds(node, log.gpu) and log.spend("k_major"):
+                    changed[node] = Replacement(_in_order(node, side))
+                continue
+            if not may_round(node):
                 continue
             sides = lying_across(node)
             cost = sum(copied(node.args[i], fixed, turns, log.gpu) for i in sides)
@@ -90,14 +107,48 @@ def _saved(dot: Node, gpu: Gpu) -> float:
     return best_seconds(product, dtype, gpu) - best_seconds(along, dtype, gpu)
 
 
+def _out_of_order(dot: Node) -> int | None:
+    """Returns the number of the smaller operand of a matmul over several axes if it has them in
+    another order than the larger one; None for other matmuls.
+
+    It is also None if no run of the larger operand fills a tile of tensor cores.
+    """
+    inputs, output = dot_axes(dot)
+    sizes = [dict(zip(names, a.shape, strict=True)) for names, a in zip(inputs, dot.args)]
+    if not all(isinstance(s, int) for own in sizes for s in own.values()):
+        return None
+    summed = [[n for n in own if n not in output and own[n] != 1] for own in sizes]
+    if summed[0] == summed[1] or set(summed[0]) != set(summed[1]):
+        return None
+    small = int(static(dot.args[1].tensor.size) < static(dot.args[0].tensor.size))
+    names, own = inputs[1 - small], sizes[1 - small]
+    run = prod(static(own[n]) for n in takewhile(lambda n: n not in output, reversed(names)))
+    return small if run >= MATRIX else None
+
+
+def _in_order(dot: Node, side: int) -> Node:
+    """Returns the matmul with an operand transposed, so that its contracted axes are last, in the
+    order of the other operand."""
+    inputs, output = dot_axes(dot)
+    kept = [n for n in inputs[side] if n in output]
+    return _transposed(dot, side, [*kept, *(n for n in inputs[1 - side] if n not in output)])
+
+
 def _turned(dot: Node, sides: Sequence[int]) -> Node:
     """Returns the matmul with the operands numbered in `sides` transposed, so that their contracted
     axis is last."""
+    for i in sides:
+        names, output = dot_axes(dot)[0][i], dot_axes(dot)[1]
+        last = [n for n in names if n not in output]
+        dot = _transposed(dot, i, [*(n for n in names if n in output), *last])
+    return dot
+
+
+def _transposed(dot: Node, side: int, names: Sequence[str]) -> Node:
+    """Returns the matmul with an operand whose axes are in the order of `names`."""
     inputs, output = dot_axes(dot)
     args = list(dot.args)
-    for i in sides:
-        names = inputs[i]
-        inputs[i] = [n for n in names if n in output] + [n for n in names if n not in output]
-        perm = tuple(names.index(n) for n in inputs[i])
-        args[i] = make("transpose", (args[i],), {"perm": perm})
+    perm = tuple(inputs[side].index(n) for n in names)
+    args[side] = make("transpose", (args[side],), {"perm": perm})
+    inputs[side] = [*names]
     return make_dot(args, inputs, output, dot)

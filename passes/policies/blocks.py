@@ -15,6 +15,7 @@ from stack.ir.traits import (
 )
 from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.gpu_products.horizontal import horizontal_products
+from stack.passes.gpu_products.library_copies import copy_seconds
 from stack.passes.gpu_products.product_policy import ProductPolicy
 from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
@@ -148,7 +149,7 @@ def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductP
     product = replace(product, by_threads=by_threads)
     others: dict[str, float] = {}
     if is_lone(body, dots[0]):
-        others[LIBRARY] = library_seconds(product, dtype, gpu)
+        others[LIBRARY] = library_seconds(product, dtype, gpu) + copy_seconds(dots[0], gpu)
     if horizontal:
         others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
     elif len(dots) > 1:

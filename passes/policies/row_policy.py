@@ -77,8 +77,8 @@ class RowPolicy(Policy):
         if run:
             return max(1, held // (run * whole))
         sizes = self.gpu.rows
-        is_short = self._has_whole_rows() and whole <= sizes.row_elements
-        each = sizes.row_elements if is_short else sizes.warp_elements
+        has_rows = self._has_whole_rows() and held > whole
+        each = sizes.row_elements if has_rows else sizes.warp_elements
         return warps_of(held, self.gpu, self._fewest_warps(held), each)
 
     def _fewest_warps(self, held: int) -> int:

@@ -22,7 +22,6 @@ from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import choice, is_loop, is_number, number, repeats
 from stack.passes.steps.intervals import WHOLE, place_of
-from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import State, identity_like, is_none, states_of
 
 
@@ -120,8 +119,7 @@ def _is_inside(own: _Position) -> bool:
         return True
     if own.test is None:
         return False
-    test, here = _source(own.test), _source(own.here)
-    return test.op == "lt" and test.args[0] is here and is_constant(test.args[1], number(own.end))
+    return _source(own.test) is make("lt", (_source(own.here), own.end))
 
 
 def _grows(here: Node, axis: Node) -> bool:

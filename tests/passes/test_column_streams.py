@@ -274,3 +274,18 @@ def tiles(fn: Any, shape: tuple[int, ...], dtype: Any = None) -> tuple[str, int]
 )
 def test_tiles_of_columns(shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]) -> None:
     assert tiles(variance, shape, dtype) == tile
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "tile"),
+    [
+        ((1, 65536, 512), torch.bfloat16, ("bf16<4x512>", 2)),  # 4 KiB
+        ((1, 65536, 512), torch.float32, ("f32<2x512>", 1)),
+        ((1, 65536, 129), torch.bfloat16, ("bf16<8x256>", 2)),
+        ((1, 65536, 4096), torch.bfloat16, ("bf16<4096>", 8)),
+        # few rows: all processors get some
+        ((1, 512, 512), torch.bfloat16, ("bf16<2x512>", 1)),
+    ],
+)
+def test_tiles_of_rows(shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]) -> None:
+    assert tiles(lambda x: x.sum(2), shape, dtype) == tile

@@ -162,8 +162,12 @@ def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_blocks_of_a_long_row_are_widened_by_one_instruction(dtype: Any) -> None:
-    func = stack.trace(lambda x: x.logsumexp(-1), torch.zeros(8, 131072, dtype=dtype))
+@pytest.mark.parametrize(("shape", "axis"), [((8, 131072), 1), ((131072, 64), 0)])
+def test_blocks_of_rows_and_columns_are_widened_by_one_instruction(
+    shape: tuple[int, ...], axis: int, dtype: Any
+) -> None:
+    """A block of columns is transposed after it was loaded."""
+    func = stack.trace(lambda x: x.logsumexp(axis), torch.zeros(shape, dtype=dtype))
     stages = ",".join(spec for _, spec in BACKEND.lowering.stages)
     compiler = Compiler(Pipeline(stages).run(func).func, "sm_90")
     source = compiler.source(next(n for n in compiler.func.nodes if n.op == "kernel"))

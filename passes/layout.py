@@ -44,9 +44,9 @@ _STEPS: dict[str, tuple[Rule, ...]] = {
 # plans to try, simplest first: a later one is chosen only if it moves fewer bytes
 _PLANS: tuple[tuple[str, ...], ...] = (
     ("absorb",),
-    ("absorb", "sink"),
-    ("absorb", "hoist"),
-    ("absorb", "sink", "hoist"),
+    ("sink",),
+    ("hoist",),
+    ("sink", "hoist"),
 )
 
 # functions after a plan, with their logs, by the block before it

@@ -26,7 +26,7 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.policies.gpu_scans import leaves_idle
-from stack.passes.recurrences import operands_of, recurrences_in
+from stack.passes.recurrences import bytes_saved, operands_of, recurrences_in
 from stack.rewrite.check import FINITE, WIDER
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
 from stack.rewrite.log import Log, Note
@@ -120,12 +120,15 @@ class _Chooser:
 
     def recurrence(self, node: Node, op: Builder, scope: Scope) -> Node | None:
         """Replaces the tree of a linear recurrence by the hosted operator, one kernel, if there is
-        one for its operands."""
+        one for its operands and it saves more time than its launch from Python takes."""
         asked = self.options.device == "cuda" and self.options.prefer != "generated"
         has = asked and GATED in declared()
         found = recurrences_in(scope.block).get(node) if has else None
         if found is None or found.axis == node.tensor.rank - 1:
             return None  # the operator has channels, which are contiguous
+        saved = bytes_saved(found) / self.log.gpu.memory_rate
+        if self.options.prefer == "cost" and saved < self.log.gpu.scans.python_launch:
+            return None
         made, operands = find(GATED), operands_of(found, op)
         kernel = made.kernel_for("cuda", [a.tensor for a in operands], {})
         if kernel is None:

@@ -17,6 +17,7 @@ from stack.rewrite.pipeline import Pipeline
 
 jax = pytest.importorskip("jax")
 Join = Callable[[Any, Any], Any]
+HAND = "device=cuda, prefer=hand"
 
 JOINS: dict[str, Join] = {
     "earlier first": lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]),
@@ -46,7 +47,7 @@ def one_by_one(gate: np.ndarray, value: np.ndarray) -> np.ndarray:
     return states
 
 
-def hosted(func: Func, options: str = "device=cuda") -> Func:
+def hosted(func: Func, options: str = HAND) -> Func:
     return Pipeline(f"hosted{{{options}}}").run(func).func
 
 
@@ -97,9 +98,9 @@ def test_a_tree_with_one_other_node_is_none(op: str) -> None:
 @pytest.mark.parametrize(
     "shape, axis, options",
     [
-        ((2, 3, 4), 1, "device=cuda"),  # so short that the tree is as short
-        ((3, 16), 1, "device=cuda"),  # it has no channels
-        ((2, 16, 3), 1, "device=cpu"),
+        ((3, 16), 1, HAND),  # it has no channels
+        ((2, 16, 3), 1, "device=cuda"),  # so few that Python's launch takes longer
+        ((2, 16, 3), 1, "device=cpu, prefer=hand"),
         ((2, 16, 3), 1, "device=cuda, prefer=generated"),
     ],
 )
@@ -117,6 +118,12 @@ def test_any_axis_before_channels(shape: tuple[int, ...], axis: int) -> None:
     found = np.asarray(made.interpret(gate, value))
     flat = (x.reshape(-1, 9, int(np.prod(shape[axis + 1 :]))) for x in (gate, value))
     np.testing.assert_allclose(found, one_by_one(*flat).reshape(shape), atol=1e-6)
+
+
+@pytest.mark.parametrize("channels, is_kept", [(512, True), (1024, False)])
+def test_a_long_tree_costs_more_than_a_launch(channels: int, is_kept: bool) -> None:
+    func = traced(JOINS["mixed"], (8, 4096, channels))
+    assert ("custom" not in str(hosted(func, "device=cuda"))) == is_kept
 
 
 def test_states_in_reverse() -> None:

@@ -84,9 +84,7 @@ class Race:
         try:
             made = make()
             step, expected = made if isinstance(made, tuple) else (made, None)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
+            tidy(self.device)
             row["first_loss"] = mean(float(step()), self.device)
             row["first_s"] = time.perf_counter() - start
             step()  # a graph, if any, is recorded here
@@ -97,16 +95,32 @@ class Race:
             row["last_loss"] = mean(float(step()), self.device)
             row |= predicted(expected)
         except Exception as error:
+            row["note"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
             if self.rank == 0:
                 traceback.print_exc()
-            row["note"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
+            else:
+                print(f"rank {self.rank}, {name}: {row['note']}", file=sys.stderr, flush=True)
         step = made = None  # of a system that failed, too
-        gc.collect()  # modules under torch's strategies are in reference cycles
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        row |= tidy(self.device)
         if self.rank == 0:
             print(line(row), flush=True)
         self.write()
+
+
+def tidy(device: torch.device) -> dict[str, float]:
+    """Frees memory and starts to measure peaks. Returns the GiB of a GPU that tensors still hold,
+    and those that this process held at the peak, with the memory of CUDA graphs.
+    """
+    gc.collect()  # modules under torch's strategies are in reference cycles
+    if device.type != "cuda":
+        return {}
+    torch.cuda.empty_cache()
+    held = {
+        "left_gib": torch.cuda.memory_allocated() / 2**30,
+        "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+    }
+    torch.cuda.reset_peak_memory_stats()
+    return held
 
 
 def predicted(expected: Simulation | None) -> dict[str, float]:

@@ -108,22 +108,22 @@ class Stream(Pass):
             if sink in refused or found is None or found[0] in (0, 1):
                 continue
             refused.add(sink)
+            candidate, built, why = None, None, ""
             try:
                 candidate = Candidate(self, log, graph, sink, refused)
             except Refusal as refusal:
-                candidate = refusal
-            if self._balance(log) and (isinstance(candidate, Refusal) or candidate.held):
+                why = str(refusal)
+            if self._balance(log) and (candidate is None or candidate.held):
                 made = self._together(graph, sink, log)
                 if made is not None:
                     return made
             try:
-                if isinstance(candidate, Refusal):
-                    raise candidate
-                built = candidate.build()
+                built = candidate and candidate.build()
             except Refusal as refusal:
-                log.note(f"{graph.name(sink)} is not streamed: {refusal}", graph.lines([sink]))
-                continue
-            if built is None:
+                why = str(refusal)
+            if why:
+                log.note(f"{graph.name(sink)} is not streamed: {why}", graph.lines([sink]))
+            if candidate is None or built is None:
                 continue
             if not log.spend("stream", candidate.lines, graph.name(sink)):
                 return None

@@ -113,13 +113,13 @@ class WorkerPool:
     def _ask(self, requests: list[Request]) -> list[Reply]:
         if not requests:
             return []
-        why: Exception | None = None
+        why = ""
         for _ in range(TRIES):
             try:
                 with self.lock:
                     return self._running().ask(requests)
             except (StackError, OSError) as error:
-                why = error
+                why = str(error)
         warnings.warn(f"kernels are compiled one after another: {why}", stacklevel=4)
         answer = import_module(self.service).answer
         return [answer(request) for request in requests]

@@ -38,14 +38,14 @@ def stream_index_maps(states: Block, correct: Block, ending: Block) -> IndexMaps
     """
     roots = sorted(ending.results, key=lambda n: -static(n.tensor.size))
     found: list[IndexMaps] = []
-    refusal = CannotTile("it has no results")
+    refusal = "it has no results"
     for root in dict.fromkeys(roots):
         try:
             found.append(_Placing(states, correct, ending).places(root))
         except CannotTile as why:
-            refusal = why
+            refusal = str(why)
     if not found:
-        raise refusal
+        raise CannotTile(refusal)
     return min(found, key=lambda p: len(p.iter_vars))
 
 

@@ -197,7 +197,8 @@ class Candidate:
                 self.normal = NormalForm(self.region)
                 break
             except Refusal as refusal:
-                self._leave_out(refusal)
+                if not self._leave_out(refusal.reduction):
+                    raise
         self.finishing, self.outputs = self._outputs()
         if not self._is_worth_it():
             return None
@@ -228,17 +229,17 @@ class Candidate:
         self.region = self._collect()
         return self
 
-    def _leave_out(self, refusal: Refusal) -> None:
-        """Collects the region again without the reduction that `refusal` names, and without those
-        that it depends on. Raises `refusal` if it names none, or if the sink is among them."""
-        culprit = refusal.reduction
+    def _leave_out(self, culprit: Node | None) -> bool:
+        """Collects the region again without a reduction that was refused, and without those that it
+        depends on. Returns False if there is none, or if the sink is among them."""
         if culprit is None or culprit is self.sink:
-            raise refusal
+            return False
         before = {m for m in self.region.members if culprit in self.graph.after((m,))}
         self.outside |= before | {culprit}
         if self.sink in self.outside:
-            raise refusal
+            return False
         self.region = self._collect()
+        return True
 
     def _is_candidate(self) -> bool:
         """True for dots, a long axis, several reductions with a dot, or a prologue to fuse."""

@@ -55,15 +55,18 @@ def choose(stream: Node, loops: str, log: Log) -> str:
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
     """
-    text, refused = _choose(class_representative(stream), loops, log.target)
-    if refused is not None:
-        raise type(refused)(*refused.args)
+    text, refusal = _choose(class_representative(stream), loops, log.target)
+    if refusal is not None:
+        raise refusal(text)
     return text
 
 
 @lru_cache(maxsize=256)  # equal layers are priced once
-def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, Refusal | None]:
-    """Returns the text of `choose`, and the reason if it refuses."""
+def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, type[Refusal] | None]:
+    """Returns the text of `choose` and None, or the reason and the class of a refusal.
+
+    An exception is not kept: its traceback refers to the values of all callers.
+    """
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
@@ -73,10 +76,10 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, Refus
             raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
         price = cpu_price(stream, as_cpu(target))
     except Refusal as why:
-        return "", why
+        return str(why), type(why)
     if price.streamed < price.unfused:
         return str(price), None
-    return "", Refusal(f"it costs {price}")
+    return f"it costs {price}", Refusal
 
 
 def _check(lowering: StepLowering[Gpu] | StepLowering[Cpu]) -> None:

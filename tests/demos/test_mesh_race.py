@@ -10,7 +10,10 @@ from started_ranks import torchrun
 
 pytest.importorskip("torch")
 
+from race_ranks import held_by_systems
+
 from stack.demos.mesh_tables import system
+from stack.run.ranks import Ranks
 
 NAMES = ("ours FSDP", "ours TP", "ours TP + SP", "ours CP heads", "ours CP ring")
 
@@ -41,3 +44,14 @@ def test_losses_are_those_of_one_model(ranks: int, tmp_path: Path) -> None:
         assert max(a for a, _ in ends) - min(a for a, _ in ends) <= 1e-3
         assert max(b for _, b in ends) - min(b for _, b in ends) <= 1e-3
         assert all(b < a for a, b in ends)
+
+
+def test_a_system_leaves_no_weights(tmp_path: Path) -> None:
+    """Compiled, so that passes refuse streams: an exception that is kept refers to the model."""
+    with Ranks(2, ["race_ranks"], limit=300) as ranks:
+        found = ranks.run(held_by_systems, str(tmp_path / "store"), "mlir")
+    for own in found:
+        assert set(own) == {"FSDP", "CP ring", "1F1B"}
+        for during, after in own.values():
+            assert during > 0
+            assert after == 0

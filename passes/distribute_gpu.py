@@ -9,6 +9,7 @@ from stack.ir.builder import rebuild
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.refusal import KernelRefused
+from stack.ir.traits import is_kernel
 from stack.passes.gpu_layout.attributes import CannotDistribute
 from stack.passes.gpu_layout.lower import lower_kernel
 from stack.rewrite.log import Log
@@ -34,7 +35,7 @@ class DistributeGpu(Pass):
             new = node
             if args != node.args or blocks != node.blocks:
                 new = Node(node.op, args, node.attrs, node.type, blocks)
-            if node.op != "kernel" or node.attrs["level"] != "tile":
+            if not is_kernel(node) or node.attrs["level"] != "tile":
                 return new
             if not log.spend("distribute_gpu"):
                 return new

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, is_inline
 from stack.ir.streaming import expanded
-from stack.ir.traits import is_operator
+from stack.ir.traits import is_operator, is_stream
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import CellGraph, CellValue, Path
 
@@ -61,7 +61,7 @@ def without_streams(block: Block) -> Block:
     done: dict[Node, Node] = {p: p for p in block.params}
     for node in block.nodes:
         args = [done[a] for a in node.args]
-        if node.op == "stream":
+        if is_stream(node):
             done[node] = Node(
                 "call", args, {"name": node.attrs["name"]}, node.type, [expanded(node)]
             )

@@ -215,6 +215,7 @@ class Graph:
             return None
         program, kept = compiled.by_address(())
         if program is None:
+            self.shortcut = None  # nor for other arguments: later calls do not ask
             return None
         if not is_native:
             program = replace(program, entered=lambda _: None)

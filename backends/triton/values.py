@@ -218,6 +218,9 @@ class Values:
             self.text[node], self.actual[node] = self._value(source), ()
             return
         self._settle(source)
+        if self.actual.get(source) == ():  # a tile of one number
+            self.text[node], self.actual[node] = self._value(source), ()
+            return
         own = iter(self.actual.get(source, shape_of(source)))
         shape = tuple(next(own) if i in axes else 1 for i in range(node.tensor.rank))
         marks = ", ".join(":" if i in axes else "None" for i in range(node.tensor.rank))

@@ -78,21 +78,25 @@ def widest(sources: Iterable[Node]) -> int:
 def column_loop(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:
     """Picks the loop over columns of `extent` elements with states that are merged.
 
-    Tiles have the same bytes for all types. Rows that 16-byte copies cannot prefetch are loaded
-    straight to registers. Columns that are short stay in registers as a whole, unless prefetched
-    tiles divide them.
+    Tiles have the same bytes for all types; of narrow elements, which take longer to compute, more
+    of them are in flight. Rows that 16-byte copies cannot prefetch are loaded straight to
+    registers. Columns that are short stay in registers as a whole, unless prefetched tiles divide
+    them or outnumber those in flight.
     """
     arrays = [s for s in sources if s.tensor.rank > 1]
     scale = max(1, 4 // widest(arrays))
     loop = replace(STATES, block=STATES.block * scale, warps=STATES.warps * scale)
-    tiles = loop.ahead * sum(loop.block * a.dtype.bytes for a in arrays)
-    is_prefetched = tiles <= gpu.rows.prefetch_share * gpu.shared_bytes
-    if not (is_prefetched and all(map(is_aligned, arrays))):
+    tile = sum(loop.block * a.dtype.bytes for a in arrays)
+    room = int(gpu.rows.prefetch_share * gpu.shared_bytes) // max(1, tile)
+    if room < loop.ahead or not all(map(is_aligned, arrays)):
         loop = RAGGED_STATES
+    elif scale > 1:
+        loop = replace(loop, ahead=min(loop.ahead + 1, room))
     if extent > gpu.rows.whole_column:
         return loop
     rows = loop.block // gpu.rows.walked_columns
-    return loop if loop.ahead > 1 and extent % rows == 0 else _whole_columns(extent, arrays, gpu)
+    is_prefetched = loop.ahead > 1 and (extent % rows == 0 or extent > rows * loop.ahead)
+    return loop if is_prefetched else _whole_columns(extent, arrays, gpu)
 
 
 def _whole_columns(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:
@@ -150,7 +154,7 @@ def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
 def warps_of(elements: int, gpu: Gpu, least: int = 1, each: int = 0) -> int:
     """Picks the warps of a program for a tile of so many elements; `each`: those of a warp."""
     each = each or gpu.rows.warp_elements
-    return min(gpu.rows.warps, max(least, power_of_two(elements // each)))
+    return min(gpu.rows.warps, max(least, power_of_two(max(1, elements // each))))
 
 
 def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:

@@ -136,7 +136,7 @@ class RowPolicy(Policy):
         whole, fits = self._whole(), self._fits()
         tile = sizes.tile
         if self._has_whole_rows():
-            tile = max(tile, sizes.row_bytes // widest(space.inputs))
+            tile = max(tile, sizes.row_elements * 4 // max(4, widest(space.inputs)))
             tile = busy(tile, prod(shape), sizes.tile, gpu)
         room = max(1, tile // (whole if space.reduced and fits else 1), self._column_run())
         turned = not (space.reduced or space.picks) and space.is_turned()

@@ -130,6 +130,10 @@ class RowStreams(StepLowering[Gpu]):
             self._registers(made, walk, loop, schedule, block)
         if lanes > 1:
             made.take(Vectorize(f"{walk.column}.1"))
+        is_masked = walk.extent % block or self.extent % walk.extent
+        if walk.is_private and is_masked:
+            why = "elements after the last one are masked: the others have the same count"
+            made.take(Rewrite("iteration_counts").because(why))
         if walk.is_private:
             why = "counts repeat in a tile: each is divided by once"
             made.take(Rewrite("inverses").because(why))

@@ -21,7 +21,7 @@ from stack.ir.builder import make
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import choice, is_loop, is_number, number, repeats
-from stack.passes.steps.intervals import WHOLE, place_of
+from stack.passes.steps.intervals import WHOLE, grows, place_of
 from stack.passes.steps.online import State, identity_like, is_none, states_of
 
 
@@ -83,7 +83,7 @@ def _update(
     same_end = kept.no is own.end and _is_inside(own)
     if not (is_known and same_end and own.is_best is _is_best(value, best.new)):
         return None
-    if not _grows(own.here, axis):
+    if not grows(own.here, axis):
         return None
     here = own.here if own.test is None else _masked(own.test, own.here, state.new)
     return make("min", (make("select", (kept.test, state.held, here)), here))
@@ -120,14 +120,6 @@ def _is_inside(own: _Position) -> bool:
     if own.test is None:
         return False
     return _source(own.test) is make("lt", (_source(own.here), own.end))
-
-
-def _grows(here: Node, axis: Node) -> bool:
-    """True if a position is greater in each iteration than in the ones before."""
-    place = place_of(here)
-    if place is None or place.terms.get(axis, 0) <= 0:
-        return False
-    return all(term is axis or axis not in term.vars for term in place.terms)
 
 
 def _masked(test: Node, here: Node, like: Node) -> Node:

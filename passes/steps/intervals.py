@@ -95,6 +95,14 @@ def place_of(node: Node, casts: bool = False) -> AffineIndex | None:
     return found[node]
 
 
+def grows(node: Node, axis: Node) -> bool:
+    """True if an integer is greater in each iteration along `axis` than in the ones before."""
+    place = place_of(node)
+    if place is None or place.terms.get(axis, 0) <= 0:
+        return False
+    return all(term is axis or axis not in term.vars for term in place.terms)
+
+
 def is_affine(node: Node) -> bool:
     """True if a node is a scalar integer that is affine in loop variables."""
     place = None if not isinstance(node.type, TensorType) or node.tensor.rank else place_of(node)

@@ -26,6 +26,8 @@
   small then, and a sum of such results is at least 1.
 - `first_positions`: an update of the position of the best value uses that positions grow; see
   `first_positions.py`. The result is the same.
+- `iteration_counts`: a count of the elements that a mask shows is the number of the iteration; see
+  `iteration_counts.py`. The result is the same.
 - `unrounded`: an f32 value that is rounded to 16 bits and converted back is used as it is.
 """
 
@@ -56,6 +58,7 @@ from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.first_positions import first_positions
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
+from stack.passes.steps.iteration_counts import iteration_counts
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E, static
@@ -70,8 +73,8 @@ class Rewrite(Step):
     """Apply a rewrite rule to all values of a kernel.
 
     Attributes:
-        rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers`, `first_positions`
-            or `unrounded`.
+        rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers`, `first_positions`,
+            `iteration_counts` or `unrounded`.
     """
 
     name: ClassVar[str] = "rewrite"
@@ -228,6 +231,7 @@ RULES: dict[str, Callable[[Node], Node | None]] = {
     "positions": _positions,
     "powers": _relative_power,
     "first_positions": first_positions,
+    "iteration_counts": iteration_counts,
     "unrounded": _unrounded,
 }
 __all__ = ["Rewrite"]

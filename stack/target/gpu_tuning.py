@@ -50,20 +50,12 @@ class GpuRows(Tuning):
         "of a tile of a column sum, at least",
         "an H200: sums of 512 columns, bf16",
     )
-    row_bytes: int = tuned(
-        4096,
-        "bytes",
-        16,
-        1 << 20,
-        "of a tile of whole rows, if there are many",
-        "an H200: sum and var of rows of 129 and 512, f32 and bf16",
-    )
     row_elements: int = tuned(
-        1024,
+        2048,
         "elements",
         32,
         1 << 14,
-        "of a warp, in a tile of several whole rows",
+        "of a tile of several whole rows, and of each of its warps",
         "an H200: sum and var of rows of 129 and 512, f32 and bf16",
     )
     column_elements: int = tuned(

@@ -264,7 +264,8 @@ def tiles(fn: Any, shape: tuple[int, ...], dtype: Any = None) -> tuple[str, int]
         # short columns in registers, unless tiles divide them
         ((64, 255, 129), torch.float32, ("f32<256x32>", 8)),
         ((64, 256, 128), torch.float32, ("f32<32x64>", 4)),
-        ((64, 129, 128), torch.float32, ("f32<256x32>", 8)),
+        ((64, 129, 128), torch.float32, ("f32<32x64>", 4)),
+        ((1024, 90, 128), torch.float32, ("f32<128x64>", 8)),
         # threads have whole columns
         ((1, 8, 65536), torch.float32, ("f32<8x128>", 1)),
         ((1, 16, 65536), torch.bfloat16, ("bf16<16x256>", 1)),
@@ -279,9 +280,9 @@ def test_tiles_of_columns(shape: tuple[int, ...], dtype: Any, tile: tuple[str, i
 @pytest.mark.parametrize(
     ("shape", "dtype", "tile"),
     [
-        ((1, 65536, 512), torch.bfloat16, ("bf16<4x512>", 2)),  # 4 KiB
-        ((1, 65536, 512), torch.float32, ("f32<2x512>", 1)),
-        ((1, 65536, 129), torch.bfloat16, ("bf16<8x256>", 2)),
+        ((1, 65536, 512), torch.bfloat16, ("bf16<4x512>", 1)),
+        ((1, 65536, 512), torch.float32, ("f32<4x512>", 1)),
+        ((1, 65536, 129), torch.bfloat16, ("bf16<8x256>", 1)),
         ((1, 65536, 4096), torch.bfloat16, ("bf16<4096>", 8)),
         # few rows: all processors get some
         ((1, 512, 512), torch.bfloat16, ("bf16<2x512>", 1)),
@@ -289,3 +290,15 @@ def test_tiles_of_columns(shape: tuple[int, ...], dtype: Any, tile: tuple[str, i
 )
 def test_tiles_of_rows(shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]) -> None:
     assert tiles(lambda x: x.sum(2), shape, dtype) == tile
+
+
+def test_masked_columns_divide_by_one_number_for_a_tile() -> None:
+    for rows in (65552, 65536):
+        divisors = [n.args[1] for n in loop_of(variance, rows).blocks[0].nodes if n.op == "div"]
+        assert divisors
+        assert all(n.op == "broadcast" or not n.tensor.rank for d in divisors for n in origins(d))
+
+
+def origins(node: Node) -> list[Node]:
+    """The operands of a maximum that are no constants; the node itself otherwise."""
+    return [a for a in node.args if a.op != "constant"] if node.op == "max" else [node]

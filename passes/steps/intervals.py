@@ -18,6 +18,7 @@ from stack.ir.ops import algebra_of
 from stack.ir.traits import (
     connective,
     converts,
+    divides,
     is_load,
     is_number,
     is_positions,
@@ -190,8 +191,21 @@ def _is_exact(place: AffineIndex, cast: Node) -> bool:
     if own.kind != "i":
         return False
     if place.ends(WHOLE) is None:
-        return own.bits > source.bits or own == source
+        return own.bits > source.bits or own == source or _quotient_fits(place, own)
     return _fits(place, own)
+
+
+def _quotient_fits(place: AffineIndex, dtype: DType) -> bool:
+    """True if an index is one quotient, such as the number of a block, that fits `dtype` since its
+    dividend has known bounds."""
+    if place.more or list(place.terms.values()) != [1]:
+        return False
+    (term,) = place.terms
+    if not (divides(term) and is_number(term.args[1]) and number(term.args[1]) > 0):
+        return False
+    inner, size = place_of(term.args[0]), int(number(term.args[1]))
+    ends = inner.ends(WHOLE) if inner is not None else None
+    return ends is not None and all(_fits(AffineIndex(more=e // size), dtype) for e in ends)
 
 
 def _spread(term: Node, like: Node) -> Node:

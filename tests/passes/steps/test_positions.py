@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import Node
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, make, param
 from stack.ir.traits import is_positions
 from stack.ir.types import DTYPES, TensorType
+from stack.passes.steps.bounds import bounds_of
 from stack.passes.steps.intervals import WHOLE, difference, held, place_of
 
-I8, I32, U32 = (DTYPES[name] for name in ("i8", "i32", "u32"))
+I8, I32, I64, U32 = (DTYPES[name] for name in ("i8", "i32", "i64", "u32"))
 VAR = Node("var", (), {"name": "r", "extent": 8}, TensorType(I32, ()))
 
 
@@ -66,6 +67,32 @@ def test_conversions_that_may_not(names: tuple[str, ...]) -> None:
         node = cast(node, name)
     place = place_of(node, casts=True)
     assert place is not None and not any(map(is_positions, place.terms))
+
+
+def block_of(extent: int, size: int, name: str) -> tuple[Node, Node]:
+    """A loop variable of 64 bits, and the number of its block of `size` in another type."""
+    var = Node("var", (), {"name": "r", "extent": extent}, TensorType(I64, ()))
+    first = make("mul", (var, constant(64, I64)))
+    return var, cast(make("div", (first, constant(size, I64))), name)
+
+
+def limit(dtype: str) -> Node:
+    type_ = TensorType(DTYPES[dtype], ())
+    return make("load", (param("end", TensorType(type_.dtype, (), "global")),), hint=type_)
+
+
+def test_a_block_number_that_becomes_narrow_is_limited_by_data() -> None:
+    """Kernels of many elements have indices of 64 bits; limits of blocks have 32."""
+    var, block = block_of(256, 64, "i32")
+    (bound,) = bounds_of(make("lt", (block, limit("i32"))), False, var).found
+    assert bound.step == 64
+
+
+def test_a_block_number_that_may_wrap_around_is_not() -> None:
+    var, block = block_of(256, 64, "i8")
+    assert not bounds_of(make("lt", (block, limit("i8"))), False, var).found
+    var, block = block_of(1 << 40, 64, "i32")
+    assert not bounds_of(make("lt", (block, limit("i32"))), False, var).found
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from stack.passes.policies.reduction_loops import (
     widest,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import (
     Axis,
     Domain,
@@ -78,7 +78,7 @@ class RowPolicy(Policy):
             return max(1, held // (run * whole))
         sizes = self.gpu.rows
         has_rows = self._has_whole_rows() and held > whole
-        each = sizes.row_elements if has_rows else sizes.warp_elements
+        each = self._row_elements() if has_rows else sizes.warp_elements
         return warps_of(held, self.gpu, self._fewest_warps(held), each)
 
     def _fewest_warps(self, held: int) -> int:
@@ -122,6 +122,12 @@ class RowPolicy(Policy):
         """True if a tile has all elements of the rows that are reduced."""
         return bool(self.space.reduced) and not self.space.is_column and self._fits()
 
+    def _row_elements(self) -> int:
+        """The elements of a tile of several whole rows, and of each of its warps."""
+        sizes, size = self.gpu.rows, prod(self.space.shape)
+        is_written = any(prod(map(static, r.shape)) >= size for r in self.space.results)
+        return sizes.written_row_elements if is_written else sizes.row_elements
+
     def _column_run(self) -> int:
         """Returns the columns of a warp if each thread has whole columns; else 0."""
         is_column = self.space.is_column and self.space.is_one and self._fits()
@@ -136,7 +142,7 @@ class RowPolicy(Policy):
         whole, fits = self._whole(), self._fits()
         tile = sizes.tile
         if self._has_whole_rows():
-            tile = max(tile, sizes.row_elements * 4 // max(4, widest(space.inputs)))
+            tile = max(tile, self._row_elements() * 4 // max(4, widest(space.inputs)))
             tile = busy(tile, prod(shape), sizes.tile, gpu)
         room = max(1, tile // (whole if space.reduced and fits else 1), self._column_run())
         turned = not (space.reduced or space.picks) and space.is_turned()

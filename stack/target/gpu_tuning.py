@@ -58,6 +58,14 @@ class GpuRows(Tuning):
         "of a tile of several whole rows, and of each of its warps",
         "an H200: sum and var of rows of 129 and 512, f32 and bf16",
     )
+    written_row_elements: int = tuned(
+        1024,
+        "elements",
+        32,
+        1 << 14,
+        "of the same, if the rows are written, too",
+        "an H200: softmax of rows of 129 and 512, f32",
+    )
     column_elements: int = tuned(
         1024, "elements", 32, 1 << 14, "of a warp, in a tile of whole columns", TUNED
     )

@@ -24,7 +24,7 @@ GPU = as_gpu(None)
 Scan = tuple[str, tuple[int, ...], int, str, bool]  # type, shape, axis, kind, reverse
 
 EXPECTED = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
-  %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=2} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
+  %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=1} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
     %loop = loop(%o0) {kind="grid"} : f32[3, 10] in global {(%i < 3: i32, %o0_1: f32[3, 10] in global)
       %loop_1 = loop(0.0:f32, %o0_1) {kind="serial"} : (f32[], f32[3, 10] in global) {(%j.0 < 3: i32, %acc_1: f32[], %o_1: f32[3, 10] in global)
         %mul = mul(%j.0, 4:i32) : i32[]
@@ -45,7 +45,7 @@ EXPECTED = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
 }
 """  # noqa: E501
 BACKWARDS = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
-  %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=2} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
+  %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=1} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
     %loop = loop(%o0) {kind="grid"} : f32[3, 10] in global {(%i < 3: i32, %o0_1: f32[3, 10] in global)
       %loop_1 = loop(0.0:f32, %o0_1) {kind="serial"} : (f32[], f32[3, 10] in global) {(%j.0 < 3: i32, %acc_1: f32[], %o_1: f32[3, 10] in global)
         %mul = mul(%j.0, -4:i32) : i32[]
@@ -90,11 +90,11 @@ STEPS: dict[str, tuple[Scan, str]] = {
     ),
     "in the middle": (
         ("f32", (256, 30, 5), 1, "sum", False),
-        "split j 32; split k 8; vectorize k.1; vectorize j.1; bind i grid; launch 2",
+        "split j 32; split k 8; vectorize k.1; vectorize j.1; bind i grid; launch 1",
     ),
     "one line": (("i64", (5000,), 0, "sum", False), "split i 4096; vectorize i.1; launch 8"),
-    "one element of each line": (("f32", (3, 1), 1, "sum", False), "bind i grid; launch 2"),
-    "one element": (("f32", (1,), 0, "sum", True), "launch 2"),
+    "one element of each line": (("f32", (3, 1), 1, "sum", False), "bind i grid; launch 1"),
+    "one element": (("f32", (1,), 0, "sum", True), "launch 1"),
 }
 REFUSED: dict[str, tuple[Scan, str]] = {
     "a maximum": (("f32", (4, 30), 1, "max", False), "no tile is scanned for the max of f32"),

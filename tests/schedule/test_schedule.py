@@ -522,7 +522,7 @@ def test_a_schedule_that_does_not_fit_rows(text: str, why: str) -> None:
 
 def test_a_schedule_of_rows_is_written() -> None:
     func = Pipeline("schedule").run(rows((64, 100), 1)).func
-    assert schedules_of(func.nodes[0]) == ("i=8@grid r=128@lane warps=2",)
+    assert schedules_of(func.nodes[0]) == ("i=8@grid r=128@lane warps=1",)
 
 
 WALKED = """

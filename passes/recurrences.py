@@ -167,13 +167,10 @@ def operands_of(found: Recurrence, b: Builder) -> tuple[Node, Node, Node]:
 
     The first gate becomes 0, as it may be infinite or nan, and the state before it is 0.
     """
-    (*before, steps), channels = (
-        found.value.shape[: found.axis + 1],
-        found.value.shape[found.axis + 1 :],
-    )
-    shape, dtype = (*before, steps, product(channels)), found.value.dtype
-    zero, axis = constant(0.0, dtype), len(before)
+    sizes, dtype, axis = found.value.shape, found.value.dtype, found.axis
+    before, channels = sizes[:axis], product(sizes[axis + 1 :])
+    shape, zero = (*before, sizes[axis], channels), constant(0.0, dtype)
     gate, value = (b.reshape(x, type=TensorType(dtype, shape)) for x in (found.gate, found.value))
     index = b.iota(axis=axis, type=TensorType(I32, shape))
-    first = b.broadcast(zero, axes=(), type=TensorType(dtype, (*before, shape[-1])))
+    first = b.broadcast(zero, axes=(), type=TensorType(dtype, (*before, channels)))
     return b.select(b.eq(index, 0), zero, gate), value, first

@@ -18,6 +18,7 @@ from stack.ir.traits import (
     is_contraction,
     is_number,
     number,
+    repeated,
     repeats,
 )
 from stack.ir.types import TensorType
@@ -145,7 +146,7 @@ class Values:
     def _full(self, node: Node) -> str:
         """Returns the text of an operand, explicitly broadcast to its shape in the IR."""
         shape = shape_of(node)
-        held = node.args[0] if repeats(node) else node
+        held = repeated(node)
         if is_number(held):
             return f"tl.full({list(shape)}, {_literal(number(held))}, {TYPES[node.dtype.name]})"
         if self.actual.get(node, shape) == shape:

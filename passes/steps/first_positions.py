@@ -19,10 +19,10 @@ from typing import NamedTuple
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import make
 from stack.ir.kernel_ops import loop_parts
-from stack.ir.node import Block, Node
-from stack.ir.traits import choice, is_loop, is_number, number, repeats
+from stack.ir.node import Node
+from stack.ir.traits import choice, is_loop, is_number, number, repeated, repeats
 from stack.passes.steps.intervals import WHOLE, grows, place_of
-from stack.passes.steps.online import State, identity_like, is_none, states_of
+from stack.passes.steps.online import State, identity_like, in_order, is_none, states_of
 
 
 class _Position(NamedTuple):
@@ -55,10 +55,7 @@ def first_positions(loop: Node) -> Node | None:
             found[state.new] = made
     if not found:
         return None
-    results = [found.get(r, r) for r in block.results]
-    attrs = {k: v for k, v in loop.attrs.items() if k != "online"}  # iterations have an order now
-    made = Block(block.params, results, block.names, block.locs)
-    return loop.rebuilt(attrs=attrs, blocks=[made])
+    return in_order(loop, found)
 
 
 def _update(
@@ -119,21 +116,16 @@ def _is_inside(own: _Position) -> bool:
         return True
     if own.test is None:
         return False
-    return _source(own.test) is make("lt", (_source(own.here), own.end))
+    return repeated(own.test) is make("lt", (repeated(own.here), own.end))
 
 
 def _masked(test: Node, here: Node, like: Node) -> Node:
     """Returns the position where there is an element, else the identity of the minimum."""
-    none = _source(identity_like(like))
+    none = repeated(identity_like(like))
     if repeats(test) and test.op == here.op and test.attrs == here.attrs:
         made = make("select", (test.args[0], here.args[0], none))
         return make(here.op, (made,), here.attrs, hint=here.type)
     return make("select", (test, here, none))
-
-
-def _source(node: Node) -> Node:
-    """Returns the value that a view repeats, or the node itself."""
-    return node.args[0] if repeats(node) else node
 
 
 __all__ = ["first_positions"]

@@ -16,11 +16,11 @@ from __future__ import annotations
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, remade
 from stack.ir.kernel_ops import loop_parts
-from stack.ir.node import Block, Node, topological
-from stack.ir.traits import choice, is_loop, repeats
+from stack.ir.node import Node, topological
+from stack.ir.traits import choice, is_loop, repeated, repeats
 from stack.passes.steps.intervals import grows
 from stack.passes.steps.loops import is_constant, spread_like
-from stack.passes.steps.online import State, is_none, states_of
+from stack.passes.steps.online import State, in_order, is_none, states_of
 
 
 def iteration_counts(loop: Node) -> Node | None:
@@ -37,7 +37,7 @@ def iteration_counts(loop: Node) -> Node | None:
         return None
     test = _test(count)
     readers = [s for s in states if s is not count and count.held in topological([s.new])]
-    masks = [n for n in block.nodes if (own := choice(n)) and _source(own.test) is test]
+    masks = [n for n in block.nodes if (own := choice(n)) and repeated(own.test) is test]
     tests = {n.shape: n.args[0] for n in masks}
     if not readers or any(s.new.shape not in tests for s in readers):
         return None
@@ -53,32 +53,25 @@ def iteration_counts(loop: Node) -> Node | None:
     found = {
         s.new: make("select", (tests[s.new.shape], done[shown[s.new]], s.held)) for s in readers
     }
-    attrs = {k: v for k, v in loop.attrs.items() if k != "online"}  # iterations have an order now
-    made = Block(block.params, [found.get(r, r) for r in block.results], block.names, block.locs)
-    return loop.rebuilt(attrs=attrs, blocks=[made])
+    return in_order(loop, found)
 
 
 def _counts(state: State, start: Node, axis: Node) -> bool:
     """True if a state counts the elements before an end, and positions grow along `axis`."""
-    own = choice(_source(state.part))
+    own = choice(repeated(state.part))
     if not (own and KIND_OF[state.new.op] == "sum" and state.kept is state.held):
         return False
-    test = _source(own.test)
+    test = repeated(own.test)
     is_one = is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)
     if not (is_one and state.new.dtype.name in ("f32", "f64") and is_none(start, state.new.op)):
         return False
-    return test.op == "lt" and grows(_source(test.args[0]), axis) and axis not in test.args[1].vars
+    return test.op == "lt" and grows(repeated(test.args[0]), axis) and axis not in test.args[1].vars
 
 
 def _test(state: State) -> Node:
-    own = choice(_source(state.part))
+    own = choice(repeated(state.part))
     assert own is not None, "it counts elements"
-    return _source(own.test)
-
-
-def _source(node: Node) -> Node:
-    """Returns the value that a view repeats, or the node itself."""
-    return node.args[0] if repeats(node) else node
+    return repeated(own.test)
 
 
 __all__ = ["iteration_counts"]

@@ -10,6 +10,7 @@ through new values.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
@@ -108,6 +109,17 @@ def serial_like(*loops: Node) -> dict[str, object]:
     return {"kind": "serial", **({"online": True} if any(map(is_online, loops)) else {})}
 
 
+def in_order(loop: Node, updates: Mapping[Node, Node]) -> Node:
+    """Returns a loop with some results of its body replaced, whose updates need its iterations in
+    their order.
+    """
+    block = loop.blocks[0]
+    results = [updates.get(r, r) for r in block.results]
+    made = Block(block.params, results, block.names, block.locs)
+    attrs = {name: value for name, value in loop.attrs.items() if name != "online"}
+    return loop.rebuilt(attrs=attrs, blocks=[made])
+
+
 def identity_like(total: Node) -> Node:
     """Returns the identity of the op `total`, such as 0 for an addition, with the same type."""
     none = constant(identity(KIND_OF[total.op], total.dtype), total.dtype)
@@ -160,6 +172,7 @@ __all__ = [
     "RescaledSum",
     "State",
     "identity_like",
+    "in_order",
     "is_associative",
     "is_none",
     "is_online",

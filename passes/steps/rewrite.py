@@ -49,6 +49,7 @@ from stack.ir.traits import (
     is_reduction,
     multiplies,
     number,
+    repeated,
     repeats,
     signs,
 )
@@ -111,7 +112,7 @@ def _inverse(node: Node) -> Node | None:
     if not divides(node) or not node.dtype.is_float or not node.tensor.rank:
         return None
     left, right = node.args
-    source = right.args[0] if repeats(right) else right
+    source = repeated(right)
     if is_number(source) or not left.tensor.rank or static(source.tensor.size) == node.tensor.size:
         return None
     inverse = make("div", (constant(1.0, source.dtype), source))

@@ -31,7 +31,7 @@ from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeats
+from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeated
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
 from stack.passes.steps.affine import linear
 from stack.passes.steps.dependences import memory_of
@@ -240,7 +240,7 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
     if not index or (mask is not None and not masked) or value.tensor.rank > 1:
         return None
     if value.tensor.rank:
-        index = [i.args[0] if repeats(i) else i for i in index]
+        index = [repeated(i) for i in index]
         inner = {n for i in index if i.tensor.rank for n in (*i.args, i) if n.op == "iota"}
         moved = [(a, v) for a, i in enumerate(index) if i.tensor.rank for v in inner]
     else:

@@ -217,6 +217,11 @@ def repeats(node: Node) -> bool:
     return spread(node) is not None
 
 
+def repeated(node: Node) -> Node:
+    """Returns the value that a view repeats along new axes, or the node itself."""
+    return node.args[0] if repeats(node) else node
+
+
 @cached_by_class
 def axis_order(node: Node) -> tuple[int, ...] | None:
     """Returns the axis permutation of a transpose: the operand axis of each result axis. None for

@@ -67,7 +67,7 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{gpu=true},scatter_to_reduce,"
+                "inline,canonicalize,roll,fold,decompose{gpu=true},distances,scatter_to_reduce,"
                 "selection,unroll_loops,canonicalize,trip_counts",
             ),
             ("laid-out", "layout,canonicalize"),

@@ -42,6 +42,7 @@ from stack.passes.steps.primitives import (
     BoundLoops,
     Branch,
     ComputeWith,
+    DotParts,
     Launch,
     Reverse,
     Rewrite,
@@ -96,6 +97,7 @@ class ProductStreams(StepLowering[Gpu]):
         if any(p.dtype.is_float and p.dtype.bits <= 16 for p in self.group.blocks[0].params):
             why = "the scale and log2(e) become one factor; 16 bits hide the difference"
             made.take(Rewrite("exp2").because(why))
+        made.may(DotParts().because("instructions for bf16 are faster than those for f32"))
         made.take(*steps.programs())
         made.take(*arithmetic([r for block in self.group.blocks for r in block.results]))
         made.take(steps.launch())

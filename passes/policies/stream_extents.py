@@ -18,6 +18,7 @@ from stack.ir.traits import (
 )
 from stack.passes.positions.affine import affine
 from stack.passes.positions.visibility import hiding_selects
+from stack.passes.steps.dot_parts import mixes_bf16
 from stack.passes.steps.mask_assumptions import UNDERFLOW
 from stack.passes.tiling.frame import power_of_two, static
 from stack.rewrite.splat import splat
@@ -34,6 +35,8 @@ def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:
     narrow, is_lone = gpu.streams.narrow_step, len(contractions(states.nodes)) < 2
     if step <= narrow or is_lone or not any(map(in_parts, sums)):
         return rows, step
+    if len(sums) == 1 and mixes_bf16(sums[0]):
+        return 64, narrow
     if _columns(sums) > 64:
         return 128, narrow
     return 64, narrow if len(sums) > 1 else step
@@ -45,9 +48,7 @@ def _columns(sums: Iterable[Node]) -> int:
 
 
 def in_parts(dot: Node) -> bool:
-    """True for a dot of f32 operands, each of which is split into three narrower numbers in
-    registers.
-    """
+    """True for a dot of f32 operands, which are split into three narrower numbers in registers."""
     return dot.args[0].dtype.bits == 32
 
 
@@ -64,19 +65,28 @@ def _of_16_bits(stream: Node, gpu: Gpu) -> tuple[int, int]:
     if len(dots) == 2 and len(contractions(states.results)) == 1:
         if any(_reads_elements(n) for n in states.nodes if reads_by_data(n)):
             return 64, 32
-        scores = [d for d in dots if d not in states.results]
-        factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
-        multiplied = set(topological(factors))
         extent = static(streamed_extent(stream))
-        alone = [p for p in states.params if p not in multiplied]
         # each row of such an array is read only once; more rows share loads of the other arrays
-        is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
+        is_tall = any(p.dtype.bits > 8 for p in tables(stream))
         # without a mask, no tile is partly hidden
         is_tall |= extent >= gpu.streams.long and not _hides(states)
         if is_tall:
             return 128, 64
         return 64, _whole(stream, extent, gpu) or 64
     return (64, 32) if _work(stream) >= gpu.streams.busy_ops else (128, 64)
+
+
+def tables(stream: Node) -> list[Node]:
+    """Returns the parameters of a stream's states that have an element for each row and streamed
+    element, and that no dot multiplies: masks and biases.
+    """
+    states = stream.blocks[0]
+    dots = contractions(states.nodes)
+    scores = [d for d in dots if d not in states.results]
+    factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
+    multiplied, extent = set(topological(factors)), static(streamed_extent(stream))
+    alone = (p for p in states.params if p not in multiplied)
+    return [p for p in alone if static(p.tensor.size) >= extent**2]
 
 
 def _shares_loads(stream: Node, gpu: Gpu) -> bool:

@@ -10,7 +10,7 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.ir.warp_ops import MATRIX, WARP
-from stack.passes.policies.stream_extents import extents, in_parts
+from stack.passes.policies.stream_extents import extents, in_parts, tables
 from stack.passes.positions.stream_shape import StreamShape, is_in_memory
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
@@ -90,6 +90,8 @@ class StreamPolicy(Policy):
         stages = 2 if self.widest > 64 and parts * step > 32 and height > 64 else 3
         if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
             stages = 2
+        if any(p.dtype.bits == 8 for p in tables(self.stream)):
+            stages = 2  # a mask of bytes waits in shared memory, too
         # if one dot reads the result of another, Triton 3.6 miscompiles fewer rows of a warp
         warps = min(made.warps or (8 if big else 4), max(4, height // MATRIX))
         return replace(made, warps=warps, stages=made.stages or stages)

@@ -8,6 +8,7 @@ from stack.passes.steps.block import BlockStates
 from stack.passes.steps.bound import BoundLoops
 from stack.passes.steps.branch import Branch
 from stack.passes.steps.compute_with import ComputeWith
+from stack.passes.steps.dot_parts import DotParts
 from stack.passes.steps.evict import Evict
 from stack.passes.steps.fission import Fission
 from stack.passes.steps.fuse import Fuse
@@ -41,6 +42,7 @@ __all__ = [
     "BlockStates",
     "Branch",
     "ComputeWith",
+    "DotParts",
     "Evict",
     "Fission",
     "Fuse",

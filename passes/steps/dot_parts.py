@@ -1,7 +1,7 @@
 """dot_parts: multiply f32 tiles by tiles of bf16 values with instructions for bf16.
 
-    %b = cast(%v) : f32<32x128> of bf16           dot_parts     %y = add(add(dot(%a2, %v),
-    %y = dot(%a, %b) {rule="m k, k n -> m n"}                            dot(%a1, %v)), dot(%a0, %v))
+    %b = cast(%v) : f32<32x128>     dot_parts     %y = add(add(dot(%a2, %v), dot(%a1, %v)),
+    %y = dot(%a, %b)                                       dot(%a0, %v))
 
 An f32 has 24 significant bits, and a bf16 has 8, with the same range of exponents. So `a` is the
 sum of three bf16 tiles a0, a1 and a2, and all products with `v` are exact, as those in f32 are. The

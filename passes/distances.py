@@ -5,7 +5,8 @@ columns, whose element (i, j) is a function of j - i. There are only rows + colu
 So the index is computed, and the table read, once for each of them, and the array reads the result
 at j - i + rows - 1. A stream reads such a window of neighbours through registers of one tile.
 
-A test whether all these indices are in range becomes a test of one index for each distance.
+In the gradient, updates of the table are first summed along each diagonal. A test whether all these
+indices are in range becomes a test of one index for each distance.
 """
 
 from __future__ import annotations
@@ -60,6 +61,32 @@ def tables_by_distance(node: Node, op: Builder, scope: Scope) -> Node | None:
     sides = line + "!", " ".join(given), " ".join(made)
     at = _distance(index)
     return make("gather", (each, at), {"rule": "{}, {} -> {}".format(*sides)})
+
+
+@on("scatter")
+def sums_by_distance(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Updates at f(j - i) are summed for each distance d, and the sums are added at f(d)."""
+    if len(node.args) != 3 or node.args[1].tensor.rank != 2 or node.attrs["kind"] != "add":
+        return None
+    table, index, updates = node.args
+    found = _by_distance(index)
+    rule = parse_rule(node.attrs["rule"])
+    own, given, new = ([a.names[0] for a in side] for side in rule.inputs)
+    if found is None or not set(given) <= set(new) or not set(given).isdisjoint(own):
+        return None
+    distance = next(n for n in LETTERS if n not in {*own, *new})
+    others = [n for n in new if n not in given]
+    sizes = dict(zip(new, updates.shape, strict=True))
+    shape = (*found.shape, *(sizes[n] for n in others))
+    hint = table.tensor.with_shape(shape)
+    zeros = make("broadcast", (constant(0, table.dtype),), {"axes": ()}, hint=hint)
+    line = " ".join([distance, *others])
+    sums = line.replace(distance, distance + "!", 1)
+    inner = f"{sums}, {' '.join(given)}, {' '.join(new)} -> {sums}"
+    each = make("scatter", (zeros, _distance(index), updates), {"kind": "add", "rule": inner})
+    whole = " ".join(map(str, rule.inputs[0]))
+    outer = f"{whole}, {distance}, {line} -> {whole}"
+    return make("scatter", (table, found, each), {**node.attrs, "rule": outer})
 
 
 @on("reduce")
@@ -147,4 +174,4 @@ def _distance(like: Node) -> Node:
     return make("add", (make("sub", (j, i)), last))
 
 
-RULES = (tables_by_distance, tests_by_distance)
+RULES = (tables_by_distance, sums_by_distance, tests_by_distance)

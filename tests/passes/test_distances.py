@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stack.ir import Func, parse, verify
-from stack.ir.traits import reads_by_data
+from stack.ir.traits import reads_by_data, writes_by_data
 from stack.rewrite import Pipeline
 
 PASSES = "canonicalize,distances,canonicalize"
@@ -39,7 +39,7 @@ INDICES = {
         "%l = log(%g) : f32[]\n%m = mul(%l, 2.0:f32) : f32[]\n%p = cast(%m) : i64[]"
     ),
     "either side of the diagonal": (
-        "%u = gt(%d, 0:i64) : bool[]\n%v = cast(%u) : i64[]\n%w = mul(%v, 2:i64) : i64[]\n"
+        "%s = gt(%d, 0:i64) : bool[]\n%v = cast(%s) : i64[]\n%w = mul(%v, 2:i64) : i64[]\n"
         "%p = add(%w, 1:i64) : i64[]"
     ),
     "twice the negative distance, clipped": (
@@ -161,3 +161,45 @@ def test_reductions(test: str, axes: str, kind: str, result: str, is_changed: bo
     np.testing.assert_array_equal(made.interpret(), func.interpret())
     if is_changed:
         assert max(n.tensor.size for n in made.nodes) == 6
+
+
+def summed(index: str, kind: str = "add", rule: str = "t! h, i j, i j h -> t! h") -> Func:
+    """Updates of a table at `%p`, which statements compute from `%d`."""
+    lines = index.replace("[]", "[4, 6]").replace("\n", "\n  ")
+    order = rule.split(" -> ")[0].split(", ")[2].split()
+    shape = ", ".join({"i": "4", "j": "6", "h": str(HEADS)}[n] for n in order)
+    return parse(
+        f"func @f(%t: f32[{BUCKETS}, {HEADS}], %u: f32[{shape}], %x: i64[4, 6])"
+        f" -> (f32[{BUCKETS}, {HEADS}]) at tensor {{\n"
+        "  %i = iota() {axis=0} : i64[4, 6]\n  %j = iota() {axis=1} : i64[4, 6]\n"
+        f"  %d = sub(%j, %i) : i64[4, 6]\n  {lines}\n"
+        f'  %y = scatter(%t, %p, %u) {{kind="{kind}", rule="{rule}"}} : f32[{BUCKETS}, {HEADS}]\n'
+        "  return %y\n}\n"
+    )
+
+
+@pytest.mark.parametrize("rule", ["t! h, i j, i j h -> t! h", "t! h, i j, h i j -> t! h"])
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_sums(index: str, rule: str, rng: np.random.Generator) -> None:
+    func = summed(index, rule=rule)
+    made = Pipeline(PASSES).run(func).func
+    verify(made)
+    scatters = [n for n in made.nodes if writes_by_data(n)]
+    assert [s.args[1].tensor.rank for s in scatters] == [2, 1]
+    args = [rng.standard_normal([int(s) for s in p.shape]).astype(np.float32) for p in func.params]
+    args[2] = rng.integers(-9, 9, (4, 6))
+    np.testing.assert_allclose(made.interpret(*args), func.interpret(*args), rtol=1e-5, atol=1e-6)
+    lines = Pipeline("scatter_to_reduce").run(made).func
+    assert len([n for n in lines.nodes if writes_by_data(n)]) == 1, "lines are sums, not updates"
+
+
+@pytest.mark.parametrize("kind", ["max", "set"])
+def test_other_updates_stay(kind: str) -> None:
+    func = Pipeline("canonicalize").run(summed(FAR, kind)).func
+    assert Pipeline("distances").run(func).func is func
+
+
+@pytest.mark.parametrize("index", OTHERS.values(), ids=OTHERS)
+def test_sums_at_other_indices_stay(index: str) -> None:
+    func = Pipeline("canonicalize").run(summed(index)).func
+    assert Pipeline("distances").run(func).func is func

@@ -27,7 +27,7 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.target import Target
 
-UPPER = -1 << 16  # the bits of an f32 that a bf16 has: sign, exponent, 7 bits of the fraction
+UPPER = -(1 << BF16.bits)  # the bits of an f32 that a bf16 has: sign, exponent, 7 of the fraction
 
 
 @dataclass(frozen=True)

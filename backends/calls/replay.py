@@ -69,12 +69,7 @@ class CapturedGraph:
     @property
     def is_free(self) -> bool:
         """True if a replay overwrites nothing that is still referenced."""
-        if self.private:
-            return True
-        for place, count in self.alone:
-            if _holders(place) != count:
-                return False
-        return True
+        return self.private or all(_holders(place) == count for place, count in self.alone)
 
     def replay(self) -> list[Tensor]:
         self.graph.replay()

@@ -190,9 +190,12 @@ class CompiledGraph(CapturedProgram):
         return program, None if kept is None else kept.found
 
     def again(self, sizes: Sizes) -> Again | None:
-        """Returns how to run again on memory of an earlier call; None if arrays are converted."""
+        """Returns how to run again on memory of an earlier call.
+
+        None if arrays are converted, or if every call launches step by step.
+        """
         executable = self.executables.get(sizes)
-        if executable is None or not self.on_device or self.captured.bound:
+        if executable is None or not self.on_device or self.captured.bound or executable.stepwise():
             return None
         return executable.again if executable.arrays == self.frontend.name else None
 

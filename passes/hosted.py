@@ -120,18 +120,19 @@ class _Chooser:
 
     def recurrence(self, node: Node, op: Builder, scope: Scope) -> Node | None:
         """Replaces the tree of a linear recurrence by the hosted operator, one kernel, if there is
-        one for its operands and it saves more time than its launch from Python takes."""
+        one for its operands and it saves more time than its launch takes."""
         asked = self.options.device == "cuda" and self.options.prefer != "generated"
         has = asked and GATED in declared()
         found = recurrences_in(scope.block).get(node) if has else None
         if found is None or found.axis == node.tensor.rank - 1:
             return None  # the operator has channels, which are contiguous
-        saved = bytes_saved(found) / self.log.gpu.memory_rate
-        if self.options.prefer == "cost" and saved < self.log.gpu.scans.python_launch:
-            return None
         made, operands = find(GATED), operands_of(found, op)
         kernel = made.kernel_for("cuda", [a.tensor for a in operands], {})
         if kernel is None:
+            return None
+        gpu = self.log.gpu
+        launch = gpu.launch if kernel.capturable else gpu.scans.python_launch
+        if self.options.prefer == "cost" and bytes_saved(found) / gpu.memory_rate < launch:
             return None
         text = f"a tree of slices becomes {made.name}, {_named(kernel)}: it is a linear recurrence"
         self.log.notes.append(Note(text, scope.block.locs.get(node, ())))

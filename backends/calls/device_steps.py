@@ -1,9 +1,10 @@
 """Custom calls of XLA that launch kernels on XLA's stream and buffers.
 
 The native handler of backend `mlir` runs a call if all its kernels are launched through the driver.
-Kernels that Python launches, and machines without the bindings of MLIR, have a handler that XLA
-calls back through ctypes; its attribute is the number of a plan. XLA may capture a call in a CUDA
-graph; then it calls the handler only to capture it again.
+It also repeats the launches of hand-written kernels. Kernels that Python launches, and machines
+without the bindings of MLIR, have a handler that XLA calls back through ctypes; its attribute is
+the number of a plan. XLA may capture a call in a CUDA graph; then it calls the handler only to
+capture it again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.foreign import ForeignCall, Value, value_of
+from stack.wings import part
 
 from ..device.driver import check, driver
 from ..device.launch import LoadedKernel
@@ -31,7 +34,9 @@ from ..runtime.steps import OnArrays
 from ..runtime.values import Table
 from .counted_loops import CountedLoop, counted_loop
 from .foreign_memory import ForeignMemory, Place, bytes_of
+from .hand_kernels import recorded
 from .native_launches import NativeLaunches, handler
+from .recorded_launches import Recorded
 from .xla_frame import Frame, Handler
 
 Tensor = torch.Tensor
@@ -45,12 +50,34 @@ class DeviceSteps:
     def __init__(self, func: Func, program: BlockProgram) -> None:
         self.func, self.program = func, program
         self.loops: dict[Node, CountedLoop | None] = {}
+        self.hands: dict[Node, Recorded | None] = {}
         assert isinstance(program.device, TorchDevice)
         self.device = program.device
         self.platform = "CUDA" if self.device.is_gpu else "cpu"
 
     def takes(self, node: Node) -> bool:
-        return is_kernel(node) or self._loop(node) is not None
+        return is_kernel(node) or self._loop(node) is not None or self._hand(node) is not None
+
+    def _hand(self, node: Node) -> Recorded | None:
+        """Returns the launches of a hand-written kernel; None if Python has to make them."""
+        if node not in self.hands:
+            is_native = node.op == "custom" and self._are_native
+            self.hands[node] = self._recorded(node) if is_native else None
+        return self.hands[node]
+
+    @cached_property
+    def _are_native(self) -> bool:
+        """True if the native handler launches all kernels of the program."""
+        kernels = self.program.kernels().values()
+        is_loaded = self.device.is_gpu and all(isinstance(k, LoadedKernel) for k in kernels)
+        return is_loaded and handler() is not None
+
+    def _recorded(self, node: Node) -> Recorded | None:
+        kernel, attributes = part("ops", "kernel-call")(node, "cuda")
+        if not kernel.capturable:
+            return None
+        types = [a.tensor for a in node.args]
+        return recorded(partial(kernel, **attributes), types, node.types, self.device)
 
     def _loop(self, node: Node) -> CountedLoop | None:
         if node not in self.loops:
@@ -62,9 +89,10 @@ class DeviceSteps:
     ) -> ForeignCall:
         loops = {n: loop for n in nodes if (loop := self._loop(n)) is not None}
         found = [
-            *(n for n in nodes if n not in loops),
+            *(n for n in nodes if n not in loops and n.op != "custom"),
             *(n for x in loops.values() for n in x.kernels),
         ]
+        hands = {n: made for n in nodes if (made := self._hand(n)) is not None}
         kernels = {node: self.program.load(node) for node in found}
         library = None
         if self.device.is_gpu and all(isinstance(k, LoadedKernel) for k in kernels.values()):
@@ -77,7 +105,7 @@ class DeviceSteps:
             return made.data_ptr()
 
         memory = ForeignMemory(nodes, given, wanted, data)
-        planned = _Planned(steps, memory, kernels)
+        planned = _Planned(steps, memory, kernels, hands)
         read = {value_of(a) for node in nodes for a in node.args}.union(wanted)
         for node in nodes:
             if node in loops:
@@ -105,8 +133,9 @@ class _Planned:
         steps: _Called | NativeLaunches,
         memory: ForeignMemory,
         kernels: Mapping[Node, DeviceKernel],
+        hands: Mapping[Node, Recorded],
     ) -> None:
-        self.steps, self.memory, self.kernels = steps, memory, kernels
+        self.steps, self.memory, self.kernels, self.hands = steps, memory, kernels, hands
 
     def step(self, node: Node) -> None:
         """Adds a kernel of the program, after a copy of a value that it overwrites."""
@@ -119,7 +148,17 @@ class _Planned:
                 memory.overwrite(value_of(node.args[number]), (node, 0))
                 self.copy(outs[0], places[number], bytes_of((node, 0)))
             places[number] = outs[0]
-        self.kernel(node, places, outs)
+        if node in self.hands:
+            self.hand(self.hands[node], places, outs)
+        else:
+            self.kernel(node, places, outs)
+
+    def hand(self, made: Recorded, places: Sequence[Place], outs: Sequence[Place]) -> None:
+        """Adds the launches of a hand-written kernel; its other arrays are scratch memory."""
+        assert isinstance(self.steps, NativeLaunches)
+        own = dict(zip(made.results, outs, strict=True)) | dict(enumerate(places))
+        held = [own.get(i) or self.memory.new(size) for i, size in enumerate(made.sizes)]
+        self.steps.recorded(made.steps, held)
 
     def kernel(self, node: Node, places: Sequence[Place], outs: Sequence[Place]) -> None:
         kernel = self.kernels[node]

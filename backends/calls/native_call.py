@@ -21,9 +21,8 @@ from ..mlir import elf, jit, threads, workers
 from ..runtime.program import BlockProgram
 from ..runtime.steps import KernelStep, RuntimeStep
 from ..runtime.values import RuntimeValue, Table
+from .callers_memory import Copy
 from .native_call_text import SYMBOL, TEXT
-
-Copy = tuple[int, int, int]  # target array, source array, bytes
 
 _TAKES_ONE = 8  # METH_O: takes one argument
 

@@ -19,6 +19,7 @@ from stack.run.cache import Cache, cache_folder
 from ..device.driver import TensorMap
 from ..device.launch import LoadedKernel, TensorMapArgument
 from .foreign_memory import Place
+from .recorded_launches import Fill, Launch, MapOf, Parameter, RecordedStep, Spot
 
 _NOWHERE = 0, 0
 
@@ -61,10 +62,49 @@ class NativeLaunches:
         parameters = [*chain(*(self._parameter(a, places) for a in arguments))]
         function, threads = int(kernel.function.handle), kernel.threads
         size = LAUNCH_HEAD + len(parameters)
-        head = [LAUNCH, function_address("cuLaunchKernel"), function, kernel.blocks, *threads]
+        head = [LAUNCH, function_address("cuLaunchKernel"), function, kernel.blocks, 1, 1, *threads]
         tail = [kernel.function.shared, size, len(arguments), self._replace(arguments)]
         self.steps.append([*head, *tail, *parameters])
         self.kept.append(kernel)
+
+    def recorded(self, steps: Sequence[RecordedStep], places: Sequence[Place]) -> None:
+        """Adds recorded launches; `places` are those of the recorded buffers."""
+        for step in steps:
+            made = (
+                self._fill(step, places) if isinstance(step, Fill) else self._launch(step, places)
+            )
+            self.steps.append(made)
+
+    def _launch(self, launch: Launch, places: Sequence[Place]) -> list[int]:
+        from stack.backends.calls.xla_call_text import LAUNCH
+        from stack.backends.calls.xla_launch_text import LAUNCH_HEAD
+
+        parameters = [*chain(*(self._recorded(p, places) for p in launch.parameters))]
+        size, count = LAUNCH_HEAD + len(parameters), len(launch.parameters)
+        has_map = any(isinstance(p, MapOf) for p in launch.parameters)
+        head = [LAUNCH, function_address("cuLaunchKernel"), launch.function]
+        tail = [launch.shared, size, count, _replacer() if has_map else 0]
+        return [*head, *launch.grid, *launch.block, *tail, *parameters]
+
+    def _fill(self, fill: Fill, places: Sequence[Place]) -> list[int]:
+        from stack.backends.calls.xla_call_text import FILL
+
+        assert isinstance(fill.target, Spot)
+        target = _inside(fill.target, places)
+        function = function_address(f"cuMemsetD{8 * fill.width}Async")
+        return [FILL, function, *target, fill.value, fill.count]
+
+    def _recorded(self, value: Parameter, places: Sequence[Place]) -> tuple[int, int, int, int]:
+        from stack.backends.calls.xla_launch_text import ADDRESS, FIXED, MAP
+
+        if isinstance(value, Spot):
+            return ADDRESS, 0, *_inside(value, places)
+        is_map = isinstance(value, MapOf)
+        held = ctypes.create_string_buffer(value.template if is_map else value)
+        self.kept.append(held)
+        if is_map:
+            return MAP, ctypes.addressof(held), *_inside(value.memory, places)
+        return FIXED, ctypes.addressof(held), *_NOWHERE
 
     def copy(self, target: Place, source: Place, size: int) -> None:
         """Adds a copy of memory."""
@@ -99,4 +139,14 @@ class NativeLaunches:
 
     def _replace(self, arguments: Sequence[Any]) -> int:
         has_map = any(isinstance(a, TensorMapArgument) for a in arguments)
-        return function_address("cuTensorMapReplaceAddress") if has_map else 0
+        return _replacer() if has_map else 0
+
+
+def _replacer() -> int:
+    return function_address("cuTensorMapReplaceAddress")
+
+
+def _inside(spot: Spot, places: Sequence[Place]) -> Place:
+    """Returns the place of a spot of a recorded buffer."""
+    number, offset = places[spot.buffer]
+    return number, offset + spot.offset

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,11 +21,18 @@ import torch
 from stack.frameworks.torch_captures import recovering
 from stack.frameworks.torch_private import copy_all, memory_id, uses_of_memory
 from stack.ranges import recording
+from stack.run.backend import AddressProgram
 
+from ..device.launch import LoadedKernel
+from ..device.tensors import ALIGNMENT
 from ..device.torch_device import TorchDevice
 from ..runtime.program import BlockProgram
+from ..runtime.steps import KernelStep
+from .callers_memory import address_program, callers_values
 
 Tensor = torch.Tensor
+# kernels that a call launches one by one: their arrays may move, and nothing is copied
+LISTED = 3
 WARM = 2  # calls with the same addresses before a graph is captured
 TURNS = 2  # graphs per set of addresses whose results are returned without a copy
 SETS = 32  # sets of addresses that are remembered
@@ -35,6 +43,9 @@ SHARE = 16
 COPIED = 1 << 22  # bytes of an input up to which a copy costs less than separate launches
 
 
+_address = Tensor.data_ptr
+# calls and graphs of a set of addresses that is not remembered
+_NONE: tuple[int, list[CapturedGraph]] = 0, []
 # the reference count of a storage: the tensors over it, including views, and this module
 _holders = uses_of_memory
 # copies a list of tensors into another list, in one launch if their dtypes are equal
@@ -95,28 +106,72 @@ class Replays:
         if not self.problem and not self.turns:
             self.problem = f"its results take {size} bytes, too many for its graphs to keep alive"
 
+    def by_address(self) -> AddressProgram | None:
+        """Returns how to launch a program of few kernels on the caller's memory; None for others.
+
+        Few launches take no longer than the replay of a graph.
+        """
+        steps, device = self.program.steps, self.device
+        is_listed = 0 < len(steps) <= LISTED and self.program.enter is None
+        kernels = (s.kernel for s in steps if isinstance(s, KernelStep))
+        if not is_listed or sum(isinstance(k, LoadedKernel) for k in kernels) < len(steps):
+            return None
+        found = callers_values(self.program)
+        if found is None or found[1]:
+            return None
+        made = address_program(self.program, *found, device.follow)
+        where = str(device.where)
+        return replace(made, device=where, alignment=ALIGNMENT, is_current=device.is_current)
+
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Takes dense tensors of the device and returns tensors that the caller owns."""
         with self.program.lock:
             if self.problem or self.device.being_captured or recording() is not None:
                 return self.program.run(inputs)
-            at = [t.data_ptr() for t in inputs]
+            at = [*map(_address, inputs)]
             if at != self.at:
                 self._move(at, inputs)
-            calls, graphs = self.known.get(self.key, (0, []))
+            calls, graphs = self.known.get(self.key, _NONE)
             if calls < WARM:
                 self._remember(calls + 1, graphs)
                 return self.program.run(inputs)
-            with torch.no_grad():
-                self.device.follow()
-                placed = self._placed(inputs)
-                free = next((g for g in graphs if g.is_free), None)
+            self.device.follow()
+            placed = self._placed(inputs)
+            free = next((g for g in graphs if g.is_free), None)
+            if free is None:
+                free = self._capture(placed, private=len(graphs) == TURNS)
                 if free is None:
-                    free = self._capture(placed, private=len(graphs) == TURNS)
-                    if free is None:
-                        return self.program.run(inputs)
-                    self._remember(calls, [*graphs, free])
-                return free.replay()
+                    return self.program.run(inputs)
+                self._remember(calls, [*graphs, free])
+            return free.replay()
+
+    def again(self, at: list[int], array: Callable[[int], Tensor]) -> list[Tensor] | None:
+        """Replays a graph that was captured for inputs at these addresses.
+
+        Returns None without running if there is none, if all have results in use, and while steps
+        are recorded or captured: `run` handles these.
+
+        Args:
+            at: addresses of the inputs.
+            array: returns the input with a number, as `run` takes it.
+        """
+        with self.program.lock:
+            if recording() is not None or self.device.being_captured:
+                return None
+            if at != self.at:
+                key = tuple(a for i, a in enumerate(at) if i not in self.places)
+                if key not in self.known:
+                    return None
+                self.at, self.key = at, key
+                self.known.move_to_end(key)
+            _, graphs = self.known.get(self.key, _NONE)
+            for graph in graphs:
+                if graph.is_free:
+                    self.device.follow()
+                    if self.places:
+                        self._fill(array)
+                    return graph.replay()
+            return None
 
     def _move(self, at: list[int], inputs: Sequence[Tensor]) -> None:
         """Adopt new addresses `at` of the inputs; give small inputs that moved a buffer each.
@@ -139,11 +194,15 @@ class Replays:
         """Returns the tensors that graphs read: the inputs, or their buffers after a copy."""
         found = list(inputs)
         if self.places:
-            moved = [inputs[i] for i in self.places]
-            _copy_all([*self.places.values()], moved)
+            self._fill(inputs.__getitem__)
             for i, place in self.places.items():
                 found[i] = place
         return found
+
+    def _fill(self, array: Callable[[int], Tensor]) -> None:
+        """Copies the inputs that have a buffer to it; `array` returns the input with a number."""
+        with torch.no_grad():
+            _copy_all([*self.places.values()], [*map(array, self.places)])
 
     def _remember(self, calls: int, graphs: list[CapturedGraph]) -> None:
         self.known[self.key] = (calls, graphs)

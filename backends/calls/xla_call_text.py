@@ -13,11 +13,11 @@ Struct offsets are those of `xla/ffi/api/c_api.h`, whose major version 0 keeps t
 
 from __future__ import annotations
 
-from .xla_launch_text import GPU
+from .xla_launch_text import GPU, LAUNCH_SIZE
 
 SYMBOL = "stack_xla_call"
 HEAD = 5  # operands, results, steps, the slots of the longest table, and 1 on a GPU
-CALL, MOVE, LAUNCH, COPY = range(4)  # kinds of steps
+CALL, MOVE, LAUNCH, COPY, FILL = range(5)  # kinds of steps
 
 _METADATA = 1  # the extension that asks for the version of the interface
 _CAPTURABLE = 1  # a trait: XLA may capture the call in a CUDA graph
@@ -144,10 +144,11 @@ llvm.func internal @step(
     %arrays: !llvm.ptr, %step: !llvm.ptr, %table: !llvm.ptr, %stream: !llvm.ptr
 ) -> !llvm.struct<(i64, i32)> {{
   %zero = arith.constant 0 : i64
-  %eight = arith.constant 8 : i64
+  %size_i = arith.constant {LAUNCH_SIZE} : i64
   %call = arith.constant {CALL} : i64
   %launched = arith.constant {LAUNCH} : i64
   %copied = arith.constant {COPY} : i64
+  %filled = arith.constant {FILL} : i64
   %move_size = arith.constant 6 : i64
   %copy_size = arith.constant 7 : i64
   %good = arith.constant 0 : i32
@@ -164,15 +165,22 @@ llvm.func internal @step(
 ^gpu:
   %status = llvm.call @launch_on_gpu(%arrays, %step, %stream)
     : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
-  %launch_size = llvm.call @word(%step, %eight) : (!llvm.ptr, i64) -> i64
+  %launch_size = llvm.call @word(%step, %size_i) : (!llvm.ptr, i64) -> i64
   llvm.br ^out(%launch_size, %status : i64, i32)
 ^no_gpu:
   %is_copy = arith.cmpi eq, %kind, %copied : i64
-  llvm.cond_br %is_copy, ^copy, ^move
+  llvm.cond_br %is_copy, ^copy, ^no_copy
 ^copy:
   %copy_status = llvm.call @copy_on_gpu(%arrays, %step, %stream)
     : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
   llvm.br ^out(%copy_size, %copy_status : i64, i32)
+^no_copy:
+  %is_fill = arith.cmpi eq, %kind, %filled : i64
+  llvm.cond_br %is_fill, ^fill, ^move
+^fill:
+  %fill_status = llvm.call @fill_on_gpu(%arrays, %step, %stream)
+    : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  llvm.br ^out(%move_size, %fill_status : i64, i32)
 ^move:
   llvm.call @move(%arrays, %step) : (!llvm.ptr, !llvm.ptr) -> ()
   llvm.br ^out(%move_size, %good : i64, i32)
@@ -298,8 +306,8 @@ def text(major: int, minor: int, is_x86: bool) -> str:
     """Returns the module, for a version of the interface and a kind of processor.
 
     A step is its kind, then: for CALL the code, the number of slots, and the memory of each slot of
-    the table; for MOVE the target, the source and the number of bytes. LAUNCH and COPY are those of
-    `xla_launch_text`.
+    the table; for MOVE the target, the source and the number of bytes. LAUNCH, COPY and FILL are
+    those of `xla_launch_text`.
     """
     mode = _MODE if is_x86 else _NO_MODE
     parts = (_WORDS, _FILL, _CALL, GPU, _STEP, _STEPS, mode, _ERROR, _RUN, _entry(major, minor))

@@ -1,16 +1,18 @@
 """The part of the handler for XLA that launches kernels of a GPU through CUDA's driver.
 
-A step LAUNCH has, after its kind: `cuLaunchKernel`, the function, the number of blocks, the three
-sizes of a block, bytes of shared memory, its own size in words, the number of parameters, and
+A step LAUNCH has, after its kind: `cuLaunchKernel`, the function, the three sizes of the grid, the
+three sizes of a block, bytes of shared memory, its own size in words, the number of parameters, and
 `cuTensorMapReplaceAddress`. A parameter is its kind, an address, and a place. ADDRESS passes the
 address of the place. FIXED passes the value at the address. MAP passes a copy of the tensor map at
 the address, for the memory of the place. A step COPY has `cuMemcpyDtoDAsync`, the target, the
-source, and the number of bytes.
+source, and the number of bytes. A step FILL has a function such as `cuMemsetD32Async`, the target,
+the value, and the number of times.
 """
 
 from __future__ import annotations
 
-LAUNCH_HEAD = 11  # words of a LAUNCH before its parameters
+LAUNCH_HEAD = 13  # words of a LAUNCH before its parameters
+LAUNCH_SIZE = 10  # the word of a LAUNCH with its own size
 PARAMETER = 4  # words of a parameter
 ADDRESS, FIXED, MAP = range(3)  # kinds of parameters
 MAP_WORDS = 16  # of a tensor map
@@ -25,8 +27,8 @@ llvm.func internal @parameters(
   %two = arith.constant 2 : i64
   %width = arith.constant {PARAMETER} : i64
   %head = arith.constant {LAUNCH_HEAD} : i64
-  %count_i = arith.constant 9 : i64
-  %map_i = arith.constant 10 : i64
+  %count_i = arith.constant 11 : i64
+  %map_i = arith.constant 12 : i64
   %map_words = arith.constant {MAP_WORDS} : i64
   %map_bytes = arith.constant {8 * MAP_WORDS} : i64
   %good = arith.constant 0 : i32
@@ -84,13 +86,14 @@ llvm.func internal @launch_on_gpu(
   %one = arith.constant 1 : i64
   %two = arith.constant 2 : i64
   %three = arith.constant 3 : i64
-  %x_i = arith.constant 4 : i64
-  %y_i = arith.constant 5 : i64
-  %z_i = arith.constant 6 : i64
-  %shared_i = arith.constant 7 : i64
-  %count_i = arith.constant 9 : i64
+  %grid_y_i = arith.constant 4 : i64
+  %grid_z_i = arith.constant 5 : i64
+  %x_i = arith.constant 6 : i64
+  %y_i = arith.constant 7 : i64
+  %z_i = arith.constant 8 : i64
+  %shared_i = arith.constant 9 : i64
+  %count_i = arith.constant 11 : i64
   %map_words = arith.constant {MAP_WORDS} : i64
-  %single = arith.constant 1 : i32
   %good = arith.constant 0 : i32
   %count = llvm.call @word(%step, %count_i) : (!llvm.ptr, i64) -> i64
   %words = arith.muli %count, %map_words : i64
@@ -103,13 +106,15 @@ llvm.func internal @launch_on_gpu(
   %status = scf.if %is_good -> (i32) {{
     %launch = llvm.call @pointer(%step, %one) : (!llvm.ptr, i64) -> !llvm.ptr
     %function = llvm.call @pointer(%step, %two) : (!llvm.ptr, i64) -> !llvm.ptr
-    %blocks = llvm.call @size(%step, %three) : (!llvm.ptr, i64) -> i32
+    %grid_x = llvm.call @size(%step, %three) : (!llvm.ptr, i64) -> i32
+    %grid_y = llvm.call @size(%step, %grid_y_i) : (!llvm.ptr, i64) -> i32
+    %grid_z = llvm.call @size(%step, %grid_z_i) : (!llvm.ptr, i64) -> i32
     %x = llvm.call @size(%step, %x_i) : (!llvm.ptr, i64) -> i32
     %y = llvm.call @size(%step, %y_i) : (!llvm.ptr, i64) -> i32
     %z = llvm.call @size(%step, %z_i) : (!llvm.ptr, i64) -> i32
     %shared = llvm.call @size(%step, %shared_i) : (!llvm.ptr, i64) -> i32
     %found = llvm.call %launch(
-      %function, %blocks, %single, %single, %x, %y, %z, %shared, %stream, %given, %null
+      %function, %grid_x, %grid_y, %grid_z, %x, %y, %z, %shared, %stream, %given, %null
     ) : !llvm.ptr, (
       !llvm.ptr, i32, i32, i32, i32, i32, i32, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr
     ) -> i32
@@ -145,6 +150,23 @@ llvm.func internal @copy_on_gpu(
     scf.yield %good : i32
   }}
   llvm.return %status : i32
+}}
+
+// Fills memory of a GPU with a number on its stream; returns the driver's status.
+llvm.func internal @fill_on_gpu(
+    %arrays: !llvm.ptr, %step: !llvm.ptr, %stream: !llvm.ptr
+) -> i32 {{
+  %one = arith.constant 1 : i64
+  %value_i = arith.constant 4 : i64
+  %count_i = arith.constant 5 : i64
+  %target_at = llvm.getelementptr %step[2] : (!llvm.ptr) -> !llvm.ptr, i64
+  %target = llvm.call @address(%arrays, %target_at) : (!llvm.ptr, !llvm.ptr) -> i64
+  %value = llvm.call @size(%step, %value_i) : (!llvm.ptr, i64) -> i32
+  %count = llvm.call @word(%step, %count_i) : (!llvm.ptr, i64) -> i64
+  %fill = llvm.call @pointer(%step, %one) : (!llvm.ptr, i64) -> !llvm.ptr
+  %found = llvm.call %fill(%target, %value, %count, %stream)
+    : !llvm.ptr, (i64, i32, i64, !llvm.ptr) -> i32
+  llvm.return %found : i32
 }}
 
 // The stream of a call; null on a CPU.

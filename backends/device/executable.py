@@ -80,6 +80,8 @@ def executable(
         accept=accept,
         wait=wait,
         arrays="torch",
+        by_address=replays.by_address() if replays else None,
+        again=replays.again if replays else None,
         peak_bytes=program.peak_bytes,
         profile=profile,
         stepwise=lambda: replays.problem if replays else why_stepwise,

@@ -22,11 +22,7 @@ from stack.ir.refusal import KernelRefused
 from ..runtime.device import Bound
 from ..runtime.values import RuntimeValue, Table
 from .driver import DriverError, Function, TensorMap, check, driver, launch_config
-
-
-def stream_of(device: torch.device) -> int:
-    """The handle of torch's current stream on a device."""
-    return torch.cuda.current_stream(device).cuda_stream
+from .torch_device import stream_of
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stack.frameworks.torch_private import stream_handle
 from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.ir.node import Node
@@ -38,7 +39,9 @@ class TorchDevice:
         self.where = torch.device(where)
         self.is_gpu = self.where.type == "cuda"
         self.space = DeviceSpace(self.where)
-        self.stream: torch.cuda.Stream | None = None  # the last one that used the arena
+        # the stream that last used the arena, and its handle
+        self.stream: torch.cuda.Stream | None = None
+        self.handle = -1
 
     def dtype(self, dtype: DType) -> torch.dtype:
         return TORCH_DTYPE[dtype]
@@ -116,6 +119,10 @@ class TorchDevice:
         """True if the current stream is capturing a CUDA graph, ours or someone else's."""
         return self.is_gpu and torch.cuda.is_current_stream_capturing()
 
+    def is_current(self) -> bool:
+        """True if allocations and launches of the calling thread are on this device."""
+        return not self.is_gpu or self.where.index in (None, torch.cuda.current_device())
+
     def follow(self) -> int:
         """Make the current stream wait for the stream that last used the arena.
 
@@ -123,13 +130,14 @@ class TorchDevice:
         """
         if not self.is_gpu:
             return 0
-        current = torch.cuda.current_stream(self.where)
+        handle = stream_of(self.where)
         # a capture starts on an idle device, and must not wait for streams outside of it
-        if not self.being_captured:
-            if self.stream is not None and self.stream != current:
+        if handle != self.handle and not self.being_captured:
+            current = torch.cuda.current_stream(self.where)
+            if self.stream is not None:
                 current.wait_stream(self.stream)
-            self.stream = current
-        return current.cuda_stream
+            self.stream, self.handle = current, handle
+        return handle
 
     def mark(self) -> Any:
         if not self.is_gpu:
@@ -143,6 +151,13 @@ class TorchDevice:
             return [b - a for a, b in pairwise(marks)]
         torch.cuda.synchronize(self.where)
         return [a.elapsed_time(b) * 1e-3 for a, b in pairwise(marks)]
+
+
+def stream_of(device: torch.device) -> int:
+    """The handle of torch's current stream on a GPU."""
+    assert stream_handle is not None
+    number = device.index
+    return stream_handle(torch.cuda.current_device() if number is None else number)
 
 
 def _unshared(made: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:

@@ -80,9 +80,11 @@ def best_part(stream: Node, gpu: Gpu) -> int:
         running = programs * count
         if column:  # loads of a tile do not wait for each other
             full = gpu.reducers * gpu.processors
-            spent = reading * -(-running // full) * full / running
+            waves = -(-running // full)
+            spent = reading * waves * full / running
             if count > 1 and extent % (count * block):
                 spent *= gpu.parts.padded
+            spent += waves * gpu.latency  # its first loads do wait
         elif waits:
             slots = gpu.slots * gpu.processors
             waves, left = divmod(running, slots)

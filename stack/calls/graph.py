@@ -11,7 +11,7 @@ from stack.calls.weight_cache import WeightCache
 from stack.errors import StackError
 from stack.ir.types import DType
 from stack.ranges import recording
-from stack.run.backend import AddressProgram, Direct, Executable, FrozenValues
+from stack.run.backend import AddressProgram, Again, Direct, Executable, FrozenValues
 from stack.run.captured_program import CapturedProgram, Sizes
 from stack.run.foreign import ForeignSteps
 from stack.run.frontend import Captured, Finds, Frontend
@@ -188,6 +188,16 @@ class CompiledGraph(CapturedProgram):
         if program is None or (program.frees and not self.captured.is_lent):
             return None, None
         return program, None if kept is None else kept.found
+
+    def again(self, sizes: Sizes) -> Again | None:
+        """Returns how to run again on memory of an earlier call.
+
+        None if arrays are converted, or if every call launches step by step.
+        """
+        executable = self.executables.get(sizes)
+        if executable is None or not self.on_device or self.captured.bound or executable.stepwise():
+            return None
+        return executable.again if executable.arrays == self.frontend.name else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self.captured.flatten(*args, **kwargs)

@@ -155,6 +155,9 @@ def uses_of_memory(memory: int) -> int:
     return _C._storage_Use_Count(memory)
 
 
+# Takes the number of a GPU and returns the handle of its current stream. The public function makes
+# a `torch.cuda.Stream`, which takes microseconds. None in a build of torch without CUDA.
+stream_handle: Callable[[int], int] | None = getattr(_C, "_cuda_getCurrentRawStream", None)
 # Allocate by sizes, strides and element type without the dispatcher: Inductor's own allocators.
 empty_on_cpu: Any = _C._dynamo.guards._empty_strided_cpu
 empty_on_cuda: Any = _C._dynamo.guards._empty_strided_cuda

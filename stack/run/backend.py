@@ -100,6 +100,9 @@ def module_paths(lines: Iterable[str]) -> tuple[str, ...]:
 
 # a call with a framework's arrays; returns None without running for other kinds of arrays
 Direct = Callable[[Sequence[Any]], list[Any] | None]
+# Runs again on memory of an earlier call: takes the addresses of dense arrays, and a function that
+# returns the array with a number. Returns None without running if something else changed.
+Again = Callable[[list[int], Callable[[int], Any]], list[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -135,12 +138,18 @@ class AddressProgram:
         frees: True if a call on arrays would release large ones before it ends.
         entered: makes one native function of the whole call, which also returns None if memory is
             short; None if machine code cannot do this.
+        device: the device of the memory: "cpu", "cuda" or "cuda:1".
+        alignment: bytes of which every address is a multiple.
+        is_current: True if the calling thread allocates and launches on that device.
     """
 
     call: Callable[[Sequence[int]], None]
     shapes: Sequence[tuple[int, ...]]
     frees: bool
     entered: Callable[[CallLayout], Direct | None] = lambda _: None
+    device: str = "cpu"
+    alignment: int = 1
+    is_current: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -189,6 +198,8 @@ class Executable:
         arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only
             borrowed: the caller must wait for the call before releasing it.
         by_address: the same on addresses, if it can be called so.
+        again: runs on the memory of an earlier call without conversions, for arrays of the frontend
+            `arrays`; None if there is no such way.
         peak_bytes: maximum memory for intermediates and results, or None if unknown.
         note: how it was tuned, or what is missing.
         drain: like `run`, for an iterator of arrays: releases each array after its last use. None
@@ -211,6 +222,7 @@ class Executable:
     wait: Callable[[], None] | None = None
     arrays: str = ""
     by_address: AddressProgram | None = None
+    again: Again | None = None
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel

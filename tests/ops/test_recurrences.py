@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import stack
+from stack.hosted.registry import find
 from stack.ir import Func
 from stack.ir.builder import rebuild
 from stack.ir.node import Node
+from stack.passes import hosted as passes_hosted
 from stack.passes.recurrences import recurrences_in
 from stack.rewrite.pipeline import Pipeline
 
@@ -99,7 +102,7 @@ def test_a_tree_with_one_other_node_is_none(op: str) -> None:
     "shape, axis, options",
     [
         ((3, 16), 1, HAND),  # it has no channels
-        ((2, 16, 3), 1, "device=cuda"),  # so few that Python's launch takes longer
+        ((2, 16, 3), 1, "device=cuda"),  # so few that a launch takes longer
         ((2, 16, 3), 1, "device=cpu, prefer=hand"),
         ((2, 16, 3), 1, "device=cuda, prefer=generated"),
     ],
@@ -120,8 +123,18 @@ def test_any_axis_before_channels(shape: tuple[int, ...], axis: int) -> None:
     np.testing.assert_allclose(found, one_by_one(*flat).reshape(shape), atol=1e-6)
 
 
-@pytest.mark.parametrize("channels, is_kept", [(512, True), (1024, False)])
-def test_a_long_tree_costs_more_than_a_launch(channels: int, is_kept: bool) -> None:
+@pytest.mark.parametrize(
+    "channels, is_captured, is_kept",
+    [(4, True, True), (8, True, False), (512, False, True), (1024, False, False)],
+)
+def test_a_long_tree_costs_more_than_a_launch(
+    channels: int, is_captured: bool, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python launches a kernel that cannot be captured, which takes a hundred times longer."""
+    gated = find("scan.gated")
+    kernels = tuple(replace(k, capturable=is_captured) for k in gated.kernels)
+    changed = replace(gated, kernels=kernels)
+    monkeypatch.setattr(passes_hosted, "find", lambda _: changed)
     func = traced(JOINS["mixed"], (8, 4096, channels))
     assert ("custom" not in str(hosted(func, "device=cuda"))) == is_kept
 

@@ -169,3 +169,23 @@ def test_few_rows_of_a_long_vocabulary_are_in_parts() -> None:
     assert streams(func), notes
     made = Pipeline("split_reductions").run(func).func
     assert any("part" in s.attrs for s in streams(made))
+
+
+def column_parts(rows: int, columns: int) -> int:
+    """The parts of a variance of columns, for an H100."""
+    x = torch.empty(rows, columns, device="meta")
+    func, notes = streamed(prepared(stack.trace(lambda x: x.var(0), x)))
+    assert streams(func), notes
+    made = Pipeline("split_reductions").run(func).func
+    (part,) = {s.attrs.get("part", rows) for s in streams(made)}
+    return -(-rows // part)
+
+
+def test_parts_of_columns_of_odd_length_are_one_wave() -> None:
+    """33 parts would fill four waves with nothing left over, but each waits for its first loads."""
+    assert column_parts(4096, 4096) == 8
+    assert column_parts(4097, 4095) == 8
+
+
+def test_columns_that_fill_many_waves_stay_whole() -> None:
+    assert column_parts(512, 1 << 20) == 1

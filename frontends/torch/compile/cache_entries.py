@@ -60,6 +60,8 @@ class Entries:
         # number of arguments of a call that needs no binding by name; -1 if every call needs it
         is_simple = not (self.rest or self.words or code.co_kwonlyargcount)
         self.simple = code.co_argcount if is_simple else -1
+        # true if the function takes all arguments as `*args`, as ours around a module does
+        self.is_open = bool(self.rest) and not self.names
         self.cells = tuple(zip(code.co_freevars, fn.__closure__ or (), strict=True))
         self.found: tuple[_Entry, ...] = ()
 
@@ -93,6 +95,8 @@ class Entries:
         everything = (*self.bound, *args) if self.bound else args
         if len(everything) == self.simple and not kwargs:
             given = dict(zip(self.names, everything))
+        elif self.is_open and not kwargs:
+            given = {self.rest: everything, **({self.words: {}} if self.words else {})}
         else:
             given = self._named(everything, kwargs)
         if given is None:

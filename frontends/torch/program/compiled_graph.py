@@ -215,8 +215,13 @@ class Graph:
             return None
         program, kept = compiled.by_address(())
         if program is None:
-            self.shortcut = None  # nor for other arguments: later calls do not ask
-            return None
+            again = compiled.again(())
+            if again is None:
+                self.shortcut = None  # nor for other arguments: later calls do not ask
+                return None
+            return self.shortcut.again(
+                again, args, arrays, compiled.captured.device, self.func.results, self._array
+            )
         if not is_native:
             program = replace(program, entered=lambda _: None)
         return self.shortcut.near(program, args, arrays, self.func.results, kept)
@@ -233,6 +238,11 @@ class Graph:
             else:
                 arrays.append(source if isinstance(source, torch.Tensor) else next(views))
         return arrays
+
+    def _array(self, args: Sequence[Any], number: int) -> torch.Tensor:
+        """Returns the tensor for a parameter that is an argument, as `_arrays` does."""
+        place: Any = self.imported.inputs[number]
+        return _as_it_lies(args[place], self.imported.orders[number])
 
     def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
         """Returns the graph's fresh values from the program's results, each in memory of its own.

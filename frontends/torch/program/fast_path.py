@@ -9,7 +9,7 @@ in their base, as AOTAutograd makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,10 +19,10 @@ from torch.fx import GraphModule
 
 from stack.frameworks.torch_private import has_function_mode, layout_check, tracing_context
 from stack.frontends.torch.importer.border import Order, Part, Place, inverse
-from stack.frontends.torch.program.address_calls import Layout, caller, row_major
+from stack.frontends.torch.program.address_calls import Layout, caller, repeater, row_major
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
 from stack.ir.node import Node
-from stack.run.backend import AddressProgram, Direct
+from stack.run.backend import AddressProgram, Again, Direct
 from stack.run.frontend import Arrays, Finds
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -68,18 +68,48 @@ class Shortcut:
             returned: the results of the program.
             kept: finds memory whose addresses are passed before those of the arrays.
         """
-        if not all(map(is_dense, arrays)) or not self._has_plain_views(args):
+        if not self._are_plain(args, arrays, program.device):
             return None
-        orders = dict(self.fresh)
-        layouts = [
-            _layout(shape, orders[number], TORCH_DTYPE[node.dtype])
-            for number, (shape, node) in enumerate(zip(program.shapes, returned, strict=True))
-        ]
-        numbers = [n for n, _ in self.fresh]
-        results = [self._alone(place, layouts, numbers) for place in self.results]
+        layouts, numbers, results = self._laid_out(returned)
         run = caller(program, args, self.places, layouts, numbers, kept)
-        own = [Place(self.inputs + i, None) for i in range(len(numbers))]
-        return run if results == own else _with_views(run, results, self.inputs)
+        return self._with_results(run, results)
+
+    def again(
+        self, again: Again, args: Sequence[Any], arrays: Sequence[Any], device: str,
+        returned: Sequence[Node], array: Callable[[Sequence[Any], int], torch.Tensor],
+    ) -> Direct | None:  # fmt: skip
+        """Returns a callable for arguments with the same layouts, in memory of an earlier call.
+
+        Args:
+            again: runs the program again.
+            arrays, returned: as for `near`.
+            device: the device of the program.
+            array: returns the array of a parameter from the arguments.
+        """
+        if not self._are_plain(args, arrays, device):
+            return None
+        layouts, numbers, results = self._laid_out(returned)
+        computed = [_layout(n, tuple(range(len(n.shape)))) for n in returned]
+        views = [(i, None if layouts[i] == computed[i] else layouts[i]) for i in numbers]
+        run = repeater(again, args, self.places, array, views)
+        return self._with_results(run, results)
+
+    def _are_plain(self, args: Sequence[Any], arrays: Sequence[Any], device: str) -> bool:
+        """True if the program can read the arrays, and torch needs no other views than ours."""
+        return all(is_dense(a, device) for a in arrays) and self._has_plain_views(args)
+
+    def _laid_out(self, returned: Sequence[Node]) -> tuple[list[Layout], list[int], list[Place]]:
+        """Returns layouts of the program's results, their numbers in the order of fresh values, and
+        the results of the graph.
+        """
+        orders, numbers = dict(self.fresh), [n for n, _ in self.fresh]
+        layouts = [_layout(node, orders[number]) for number, node in enumerate(returned)]
+        return layouts, numbers, [self._alone(p, layouts, numbers) for p in self.results]
+
+    def _with_results(self, run: Direct, results: Sequence[Place]) -> Direct:
+        """Returns a callable for `results` of the graph, from one that returns its fresh values."""
+        own = [Place(self.inputs + i, None) for i in range(len(self.fresh))]
+        return run if [*results] == own else _with_views(run, results, self.inputs)
 
     def of_views(self, args: Sequence[Any]) -> Direct | None:
         """Like `near`, for a graph whose results are only arguments and views of arguments.
@@ -148,10 +178,11 @@ def _with_views(run: Direct, places: Sequence[Place], inputs: int) -> Direct:
     return with_views
 
 
-def _layout(shape: Sequence[int], order: Order, dtype: torch.dtype) -> Layout:
+def _layout(node: Node, order: Order) -> Layout:
     """Returns sizes, strides and dtype of a result computed with its axes in `order`."""
+    shape = [int(size) for size in node.shape]  # pyright: ignore[reportArgumentType]
     strides, back = row_major(shape), inverse(order)
-    return tuple(shape[i] for i in back), tuple(strides[i] for i in back), dtype
+    return tuple(shape[i] for i in back), tuple(strides[i] for i in back), TORCH_DTYPE[node.dtype]
 
 
 def has_parts(gm: GraphModule) -> bool:

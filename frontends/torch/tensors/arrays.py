@@ -105,9 +105,15 @@ def from_device(arrays: Sequence[Any]) -> list[torch.Tensor]:
     return [a if isinstance(a, torch.Tensor) else torch.from_dlpack(a) for a in arrays]
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """True if a CPU tensor's memory can be used directly as a storage array."""
-    return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+def is_dense(tensor: torch.Tensor, device: str = "cpu") -> bool:
+    """True if a tensor's memory, on this device, can be used directly as a storage array."""
+    is_there = tensor.is_cpu if device == "cpu" else _is_on(tensor, torch.device(device))
+    return is_there and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    own = tensor.device
+    return own.type == device.type and device.index in (None, own.index)
 
 
 def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:

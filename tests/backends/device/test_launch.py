@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import device_backend
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from stack.backends.calls import replay
+from stack.backends.calls.replay import Replays
 from stack.backends.device import driver, launch
 from stack.backends.device.driver import Function
 from stack.backends.device.launch import LoadedKernel, TensorMapArgument
@@ -19,11 +22,15 @@ from stack.backends.device.tensors import adopt, shape_of
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
 from stack.errors import StackError
+from stack.frontends.torch.program.address_calls import direct
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.ir import Builder, Func, Node, TensorType, param, tensor
+from stack.ir.types import DTYPES
 from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import AddressProgram
 
 CPU = torch.device("cpu")
+F32 = DTYPES["f32"]
 STREAM = 77
 REFUSES = 1
 
@@ -241,3 +248,81 @@ def test_where_no_driver_is_the_error_says_so() -> None:
     pytest.importorskip("cuda.bindings")
     with pytest.raises(StackError, match="the CUDA driver cannot be loaded"):
         Function(b"code", "k", 0, 0)
+
+
+def two_kernels() -> Func:
+    """A row sum that the second kernel reads, and two results."""
+    b = Builder()
+    x, y = param("x", tensor("f32", 8, 16)), param("y", tensor("f32", 16))
+    total = b.reduce(b.exp(x), kind="sum", axes=(1,))
+    spread = b.broadcast(total, type=tensor("f32", 8, 16), axes=(0,))
+    return b.func("main", [x, y], [b.div(x, spread), total])
+
+
+def listed(fake: FakeDriver, func: Func) -> AddressProgram | None:
+    program = BlockProgram(lowered(func).body, TorchDevice("cpu"), loader(fake))
+    return Replays(program).by_address()
+
+
+def test_few_kernels_are_launched_on_the_memory_of_the_caller(fake: FakeDriver) -> None:
+    program = listed(fake, two_kernels())
+    assert program is not None
+    x, y = torch.randn(8, 16), torch.randn(16)
+    call = direct(program, [x, y], [F32, F32])
+    assert call is not None
+    kept = []
+    for _ in range(4):
+        x = torch.randn(8, 16)
+        kept.append((call([x, y]), x.double().numpy()))
+    for found, value in kept:
+        assert found is not None
+        total = np.exp(value).sum(1)
+        assert_right(found, [value / total[:, None], total])
+
+
+def test_memory_that_kernels_cannot_read_is_left_to_the_slow_path(fake: FakeDriver) -> None:
+    program = listed(fake, two_kernels())
+    assert program is not None
+    x, y = torch.randn(8, 16), torch.randn(16)
+    call = direct(program, [x, y], [F32, F32])
+    assert call is not None
+    launched = len(fake.streams)
+    elsewhere = replace(program, is_current=lambda: False)
+    other = direct(elsewhere, [x, y], [F32, F32])
+    assert other is not None
+    assert other([x, y]) is None
+    assert call([torch.randn(129)[1:].view(8, 16), y]) is None  # not aligned
+    assert call([x.double(), y]) is None
+    assert call([torch.randn(16, 8).T, y]) is None
+    assert call([x.requires_grad_(), y]) is None
+    assert len(fake.streams) == launched
+
+
+def test_launches_are_on_the_stream_that_waits_for_earlier_ones(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = iter((5, 9))
+    monkeypatch.setattr(TorchDevice, "follow", lambda _: next(streams))
+    program = listed(fake, two_kernels())
+    assert program is not None
+    given = [torch.randn(8, 16), torch.randn(16), torch.empty(8, 16), torch.empty(8)]
+    for _ in range(2):
+        program.call([t.data_ptr() for t in given])
+    count = len(fake.streams) // 2
+    assert fake.streams == [5] * count + [9] * count
+
+
+def test_other_programs_are_not_called_by_address(fake: FakeDriver) -> None:
+    body = lowered(two_kernels()).body
+    program = BlockProgram(body, TorchDevice("cpu"), device_backend.load)  # kernels take arrays
+    assert Replays(program).by_address() is None
+    b = Builder()
+    x = param("x", tensor("f32", 16))
+    assert listed(fake, b.func("main", [x], [b.exp(x), x])) is None  # a copy of an argument
+
+
+def test_many_kernels_are_not_launched_one_by_one(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "LISTED", 0)
+    assert listed(fake, two_kernels()) is None

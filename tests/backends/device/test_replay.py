@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -183,3 +185,66 @@ def test_steps_are_launched_while_a_profiler_records() -> None:
     assert names == ["stack::torch.exp.exp", "stack::torch.neg.neg"]
     assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
     assert runner.captures == captures > 0
+
+
+def again(runner: FakeReplays, *inputs: torch.Tensor) -> list[torch.Tensor] | None:
+    return runner.again([t.data_ptr() for t in inputs], inputs.__getitem__)
+
+
+def test_a_graph_runs_again_where_nothing_moved() -> None:
+    runner, x = FakeReplays(program()), torch.randn(64)
+    assert again(runner, x) is None  # nothing is captured yet
+    for _ in range(6):
+        found: Any = runner.run([x])  # two graphs: the results of one are still in use
+    captures = runner.captures
+    for _ in range(4):
+        x.normal_()
+        found = again(runner, x)
+        assert found is not None
+        torch.testing.assert_close(found, [x.exp(), -x.view(8, 8)])
+    kept = found, again(runner, x)
+    assert kept[1] is not None
+    assert again(runner, x) is None  # it would overwrite results in use
+    assert runner.captures == captures == replay.TURNS
+
+
+def test_a_graph_does_not_run_again_for_memory_that_it_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "COPIED", 64)  # no input is copied
+    runner, x = FakeReplays(program()), torch.randn(64)
+    for _ in range(4):
+        runner.run([x])
+    other = torch.randn(64)
+    assert again(runner, other) is None
+    for _ in range(4):
+        runner.run([other])
+    found: Any
+    for known in (x, other, x):  # each has graphs of its own
+        found = None
+        found = again(runner, known)
+        assert found is not None
+        torch.testing.assert_close(found, [known.exp(), -known.view(8, 8)])
+
+
+def test_an_input_with_a_buffer_may_move_and_be_differentiated() -> None:
+    runner = FakeReplays(program())
+    for _ in range(6):
+        found: Any = runner.run([torch.randn(64)])
+    assert runner.places
+    for _ in range(4):
+        x = torch.randn(64, requires_grad=True)
+        found = again(runner, x)
+        assert found is not None
+        assert not any(t.requires_grad for t in found)
+        torch.testing.assert_close(found[0], x.detach().exp())
+    assert not any(t.requires_grad for t in runner.places.values())
+
+
+def test_no_graph_runs_again_while_steps_are_recorded() -> None:
+    runner, x = FakeReplays(program()), torch.randn(64)
+    for _ in range(4):
+        runner.run([x])
+    with torch.profiler.profile():
+        assert again(runner, x) is None
+    assert again(runner, x) is not None

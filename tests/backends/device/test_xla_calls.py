@@ -7,16 +7,24 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import device_backend
 import numpy as np
 import pytest
 import torch
 from xla_frames import STREAM, Api, Frame, Query
 
+import stack
 from stack.backends.calls import device_steps, native_launches
-from stack.backends.calls.device_steps import _Called, _plans, _run  # pyright: ignore[reportPrivateUsage]
+from stack.backends.calls.device_steps import DeviceSteps, _Called, _plans, _run  # pyright: ignore[reportPrivateUsage]
 from stack.backends.calls.native_launches import NativeLaunches, handler
+from stack.backends.calls.recorded_launches import Fill, MapOf, Recorded, Spot
+from stack.backends.calls.recorded_launches import Launch as RecordedLaunch
 from stack.backends.device import driver
 from stack.backends.device.launch import LoadedKernel, TensorMapArgument
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import BlockProgram
+from stack.hosted.nodes import custom
+from stack.ir import Builder, param, tensor
 
 CPU = torch.device("cpu")
 U32 = ctypes.c_uint32
@@ -25,6 +33,15 @@ Copy = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 )
 Replace = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+Set = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p
+)
+
+
+@stack.op("calls.doubled", rule="n -> n", kernels=(stack.Kernel("cuda", "x:y", capturable=True),))
+def _doubled(np: Any, x: Any) -> Any:
+    """Twice x."""
+    return x + x
 
 
 class Driver:
@@ -35,10 +52,12 @@ class Driver:
         self.launches: list[tuple[Any, ...]] = []
         self.values: list[list[int]] = []
         self.copies: list[tuple[int, ...]] = []
+        self.fills: list[tuple[int, ...]] = []
         functions = {
             "cuLaunchKernel": Launch(self._launch),
             "cuMemcpyDtoDAsync_v2": Copy(self._copy),
             "cuTensorMapReplaceAddress": Replace(self._replace),
+            "cuMemsetD32Async": Set(self._set),
         }
         self.functions = functions
         self.count = 0
@@ -64,6 +83,11 @@ class Driver:
     def _replace(self, place: int, memory: int) -> int:
         assert place % 64 == 0
         ctypes.c_uint64.from_address(place).value = memory
+        return 0
+
+    def _set(self, target: int, value: int, count: int, stream: int) -> int:
+        self.fills.append((target, value, count, stream))
+        (ctypes.c_uint32 * count).from_address(target)[:] = [value] * count
         return 0
 
     # as `cuda.bindings` calls it
@@ -103,11 +127,11 @@ class OnGpu(SimpleNamespace):
     where = CPU
 
 
-Fill = Callable[[Any], object]
+Filling = Callable[[Any], object]
 Called = Callable[[Frame], int]
 
 
-def native(fill: Fill, operands: int, results: int) -> tuple[int, Called, object]:
+def native(fill: Filling, operands: int, results: int) -> tuple[int, Called, object]:
     """A plan of the native handler: its number, how to call it, and what to keep."""
     code = handler()
     assert code is not None
@@ -119,7 +143,7 @@ def native(fill: Fill, operands: int, results: int) -> tuple[int, Called, object
     return ctypes.addressof(numbers), lambda frame: call(frame.address) or 0, (steps, numbers)
 
 
-def called(fill: Fill, operands: int, results: int) -> tuple[int, Called, object]:
+def called(fill: Filling, operands: int, results: int) -> tuple[int, Called, object]:
     """As `native`, for the handler that XLA calls back."""
     steps = _Called(OnGpu())  # pyright: ignore[reportArgumentType]
     fill(steps)
@@ -213,3 +237,64 @@ def test_the_version_of_the_interface(kind: Any, fake: Driver) -> None:
     query = Query()
     assert call(query) == 0
     assert query.answer == (0, 1, 1)
+
+
+def test_recorded_launches_on_other_memory(fake: Driver) -> None:
+    x, y, scratch = np.arange(8.0), np.zeros(8), np.ones(64, np.uint32)
+    fake.count = 3
+    parameters = Spot(0, 8), MapOf(bytes(128), Spot(1, 0)), b"\5\0"
+    steps = [
+        Fill(Spot(2, 16), 7, 4, 3),
+        RecordedLaunch(55, (2, 3, 4), (32, 2, 1), 96, parameters),
+    ]
+    places = [(1, 0), (2, 0), (3, 32)]
+    plan, call, _keep = native(lambda s: s.recorded(steps, places), 1, 2)
+    assert call(Frame(Api(), plan, [x], [y, scratch])) == 0
+    assert fake.fills == [(scratch.ctypes.data + 48, 7, 3, STREAM)]
+    assert [*scratch[11:16]] == [1, 7, 7, 7, 1]
+    assert fake.launches == [(55, 2, 3, 4, 32, 2, 1, 96, STREAM)]
+    ((first, second, third),) = fake.values
+    assert (first, second, third & 0xFFFF) == (x.ctypes.data + 8, y.ctypes.data, 5)
+
+
+def test_a_hand_kernel_and_its_scratch_memory_are_steps_of_a_call(
+    fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launches are captured once; the call has its own memory for arrays that it makes."""
+    b = Builder()
+    x = param("x", tensor("f32", 16))
+    (node,) = custom(b, _doubled, [x], {})
+    func = b.func("main", [x], [node])
+    spots = Spot(0, 0), Spot(1, 0), Spot(2, 4)
+    launch = RecordedLaunch(55, (1, 1, 1), (32, 1, 1), 0, spots)
+    made = Recorded((launch,), (64, 256, 64), (2,))
+    asked: list[Any] = []
+    monkeypatch.setattr(device_steps, "recorded", lambda *given: asked.append(given) or made)
+    monkeypatch.setattr(DeviceSteps, "_are_native", True)
+    device = TorchDevice("cpu")
+    steps = DeviceSteps(func, BlockProgram(func.body, device, device_backend.load))
+    device.is_gpu = True
+    assert steps.takes(node)
+    assert steps.takes(node)
+    ((_, operands, results, _),) = asked
+    assert (*operands, *results) == (x.tensor, node.tensor)
+    made_call = steps.call([node], [(x, 0)], [(node, 0)])
+    assert made_call.scratch >= 256
+    one, two, scratch = np.zeros(16, np.float32), np.zeros(16, np.float32), np.zeros(64, np.float32)
+    fake.count = 3
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(made_call.handler)
+    assert not call(Frame(Api(), made_call.plan, [one], [two, scratch]).address)
+    assert fake.values == [[one.ctypes.data, scratch.ctypes.data, two.ctypes.data + 4]]
+
+
+def test_a_hand_kernel_that_python_launches_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 16))
+    (node,) = custom(b, _doubled, [x], {})
+    func = b.func("main", [x], [node])
+    steps = DeviceSteps(func, BlockProgram(func.body, TorchDevice("cpu"), device_backend.load))
+    assert not steps.takes(node)  # on a CPU
+    monkeypatch.setattr(DeviceSteps, "_are_native", True)
+    monkeypatch.setattr(device_steps, "recorded", lambda *_: None)
+    steps = DeviceSteps(func, steps.program)
+    assert not steps.takes(node)  # no list of launches

@@ -162,13 +162,15 @@ def _is_affine(place: AffineIndex) -> bool:
 
 def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
     """Rewrites an index with a quotient, `x // n + rest`, to one without it that is >= 0 for the
-    same positions: `x + n * rest`; likewise for the negative quotient. None for other terms, and if
-    n is no constant or x may be negative.
+    same positions: `x + n * rest`; likewise for the negative quotient. The quotient may be one of a
+    tile, such as block numbers of positions, and broadcast. None for other terms, and if n is no
+    constant or x may be negative.
     """
-    if not (divides(term) and is_number(term.args[1]) and abs(place.terms[term]) == 1):
+    quotient, sign = _repeated(term), place.terms[term]
+    if not (divides(quotient) and is_number(quotient.args[1]) and abs(sign) == 1):
         return None
-    size, sign = int(number(term.args[1])), place.terms[term]
-    inner = place_of(term.args[0])
+    size = int(number(quotient.args[1]))
+    inner = place_of(_repeats_as(quotient.args[0], term))
     ends = inner.ends({}) if inner is not None else None
     if inner is None or ends is None or ends[0] < 0:
         return None
@@ -177,6 +179,21 @@ def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
     )
     more = rest.plus(inner.times(sign))
     return more if sign > 0 else AffineIndex(more.terms, more.more + size - 1)
+
+
+def _repeated(node: Node) -> Node:
+    """Skips broadcasts: returns the node whose elements they repeat."""
+    while repeats(node):
+        (node,) = node.args
+    return node
+
+
+def _repeats_as(node: Node, like: Node) -> Node:
+    """Builds the broadcasts around a node that `like` has around another node of its shape."""
+    if not repeats(like):
+        return node
+    inner = _repeats_as(node, like.args[0])
+    return make("broadcast", (inner,), like.attrs, hint=like.tensor.with_dtype(node.dtype))
 
 
 def extreme(
@@ -215,8 +232,7 @@ def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
     Integers from memory may be as large as their type allows. They are clipped, so that `count`
     times the element plus positions is in the range of an index.
     """
-    while repeats(term):
-        (term,) = term.args
+    term = _repeated(term)
     is_data = place_of(term) is None
     if term.tensor.rank:
         axes = tuple(range(term.tensor.rank))

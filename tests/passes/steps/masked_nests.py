@@ -39,6 +39,9 @@ LIMITS = {
 # conditions of data %b
 LENGTH = ("i32{m}", "%n = broadcast(%b) {axes=[0]} : i32{s}; %t = ge(%j, %n) : bool{s}")
 START = ("i32{m}", "%n = broadcast(%b) {axes=[0]} : i32{s}; %t = gt(%n, %j) : bool{s}")
+# tiles of four keys have two blocks of two keys, or parts of blocks of three
+BLOCKS = ("i32{m}", "%h = div(%j, 2:i32) : i32{s}; " + LENGTH[1].replace("%j", "%h"))
+THIRDS = ("i32{m}", "%h = div(%j, 3:i32) : i32{s}; " + START[1].replace("%j", "%h"))
 GIVEN = ("bool{s}", "%t = not(%b) : bool{s}")
 BOTH = ("bool{s}", "%late = gt(%j, %i) : bool{s}; %t = or(%late, %b) : bool{s}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from masked_nests import CAUSAL, rows, total
+from masked_nests import BLOCKS, CAUSAL, TILES, rows, total
 from nest_cases import texts_differ
 
 BOUND_BEFORE = """
@@ -94,6 +94,99 @@ BOUND_CUT = """
     return %add_5
   }
   %store = store(%o0_2, %y, %mul) : f32[8]
+  return %store
+}
+return %loop
+"""
+BLOCKS_BEFORE = """
+%broadcast = broadcast(-inf:f32) {axes=[]} : f32<4>
+%broadcast_1 = broadcast(0.0:f32) {axes=[]} : f32<4>
+%iota = iota() {axis=0} : i32<4>
+%loop = loop(%o0) {kind="serial"} : f32[8] {(%i.0 < 2: i32, %o0_2: f32[8])
+  %mul = mul(%i.0, 4:i32) : i32[]
+  %n = load(%p0, %mul) : i32<4>
+  %broadcast_2 = broadcast(%n) {axes=[0]} : i32<4x4>
+  %loop_1 = loop(%broadcast, %broadcast_1) {kind="serial", online=true} : (f32<4>, f32<4>)
+      {(%r.0 < 2: i32, %acc_2: f32<4>, %acc_3: f32<4>)
+    %mul_1 = mul(%r.0, 4:i32) : i32[]
+    %add = add(%mul_1, %iota) : i32<4>
+    %div = div(%add, 2:i32) : i32<4>
+    %broadcast_3 = broadcast(%div) {axes=[1]} : i32<4x4>
+    %t = ge(%broadcast_3, %broadcast_2) : bool<4x4>
+    %load = load(%p1, %mul, %mul_1) : f32<4x4>
+    %x = select(%t, -inf:f32, %load) : f32<4x4>
+    %reduce = reduce(%x) {axes=[1], kind="max"} : f32<4>
+    %max = max(%acc_2, %reduce) : f32<4>
+    %abs_1 = abs(%max) : f32<4>
+    %eq_1 = eq(%abs_1, inf:f32) : bool<4>
+    %select_1 = select(%eq_1, 0.0:f32, %max) : f32<4>
+    %sub = sub(%acc_2, %select_1) : f32<4>
+    %exp = exp(%sub) : f32<4>
+    %mul_2 = mul(%acc_3, %exp) : f32<4>
+    %broadcast_4 = broadcast(%select_1) {axes=[0]} : f32<4x4>
+    %sub_1 = sub(%x, %broadcast_4) : f32<4x4>
+    %exp_1 = exp(%sub_1) : f32<4x4>
+    %reduce_1 = reduce(%exp_1) {axes=[1], kind="sum"} : f32<4>
+    %add_1 = add(%mul_2, %reduce_1) : f32<4>
+    return %max, %add_1
+  }
+  %item = item(%loop_1) {index=0} : f32<4>
+  %abs = abs(%item) : f32<4>
+  %eq = eq(%abs, inf:f32) : bool<4>
+  %item_1 = item(%loop_1) {index=1} : f32<4>
+  %select = select(%eq, nan:f32, %item_1) : f32<4>
+  %store = store(%o0_2, %select, %mul) : f32[8]
+  return %store
+}
+return %loop
+"""
+BLOCKS_BOUND = """
+%broadcast = broadcast(-inf:f32) {axes=[]} : f32<4>
+%broadcast_1 = broadcast(0.0:f32) {axes=[]} : f32<4>
+%iota = iota() {axis=0} : i32<4>
+%loop = loop(%o0) {kind="serial"} : f32[8] {(%i.0 < 2: i32, %o0_2: f32[8])
+  %mul = mul(%i.0, 4:i32) : i32[]
+  %n = load(%p0, %mul) : i32<4>
+  %reduce = reduce(%n) {axes=[0], kind="max"} : i32[]
+  %max = max(%reduce, -536870912:i32) : i32[]
+  %min = min(%max, 536870912:i32) : i32[]
+  %mul_1 = mul(%min, 2:i32) : i32[]
+  %add = add(%mul_1, 3:i32) : i32[]
+  %max_1 = max(%add, 0:i32) : i32[]
+  %min_1 = min(%max_1, 8:i32) : i32[]
+  %div = div(%min_1, 4:i32) : i32[]
+  %broadcast_2 = broadcast(%n) {axes=[0]} : i32<4x4>
+  %loop_1 = loop(0:i32, %div, %broadcast, %broadcast_1)
+      {kind="serial", limited=true, online=true} : (f32<4>, f32<4>)
+      {(%r.0 < 2: i32, %acc_2: f32<4>, %acc_3: f32<4>)
+    %mul_2 = mul(%r.0, 4:i32) : i32[]
+    %add_1 = add(%mul_2, %iota) : i32<4>
+    %div_1 = div(%add_1, 2:i32) : i32<4>
+    %broadcast_3 = broadcast(%div_1) {axes=[1]} : i32<4x4>
+    %t = ge(%broadcast_3, %broadcast_2) : bool<4x4>
+    %load = load(%p1, %mul, %mul_2) : f32<4x4>
+    %x = select(%t, -inf:f32, %load) : f32<4x4>
+    %reduce_1 = reduce(%x) {axes=[1], kind="max"} : f32<4>
+    %max_2 = max(%acc_2, %reduce_1) : f32<4>
+    %abs_1 = abs(%max_2) : f32<4>
+    %eq_1 = eq(%abs_1, inf:f32) : bool<4>
+    %select_1 = select(%eq_1, 0.0:f32, %max_2) : f32<4>
+    %sub = sub(%acc_2, %select_1) : f32<4>
+    %exp = exp(%sub) : f32<4>
+    %mul_3 = mul(%acc_3, %exp) : f32<4>
+    %broadcast_4 = broadcast(%select_1) {axes=[0]} : f32<4x4>
+    %sub_1 = sub(%x, %broadcast_4) : f32<4x4>
+    %exp_1 = exp(%sub_1) : f32<4x4>
+    %reduce_2 = reduce(%exp_1) {axes=[1], kind="sum"} : f32<4>
+    %add_2 = add(%mul_3, %reduce_2) : f32<4>
+    return %max_2, %add_2
+  }
+  %item = item(%loop_1) {index=0} : f32<4>
+  %abs = abs(%item) : f32<4>
+  %eq = eq(%abs, inf:f32) : bool<4>
+  %item_1 = item(%loop_1) {index=1} : f32<4>
+  %select = select(%eq, nan:f32, %item_1) : f32<4>
+  %store = store(%o0_2, %select, %mul) : f32[8]
   return %store
 }
 return %loop
@@ -274,6 +367,7 @@ CASES = {
         BOUND_BEFORE,
         BOUND_CUT,
     ),
+    "bound_blocks": (rows(BLOCKS, 8, 8), TILES, "bound r.0", BLOCKS_BEFORE, BLOCKS_BOUND),
     "branch": (
         total(CAUSAL),
         "split i 4; split r 4; vectorize r.1; vectorize i.1",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from masked_nests import (
+    BLOCKS,
     BOTH,
     FLASH,
     LENGTH,
     LIMITS,
     START,
+    THIRDS,
     TILES,
     attention,
     nest,
@@ -115,6 +117,9 @@ DATA: dict[str, tuple[tuple[str, str], np.ndarray]] = {
     "lengths that are no positions": (LENGTH, np.array(EXTREMES, np.int32)),
     "starts": (START, np.arange(12, dtype=np.int32)[::-1].copy()),
     "starts that are no positions": (START, np.array(EXTREMES, np.int32)),
+    "lengths in blocks": (BLOCKS, np.arange(12, dtype=np.int32) // 2),
+    "starts in blocks": (THIRDS, np.arange(12, dtype=np.int32)[::-1] // 3),
+    "blocks that are no positions": (BLOCKS, np.array(EXTREMES, np.int32)),
     "lengths of 64 bits": (wide(LENGTH), np.array(WIDE)),
     "starts of 64 bits": (wide(START), np.array(WIDE)),
     "given, and causal": (BOTH, np.random.default_rng(3).random((12, 12)) < 0.3),

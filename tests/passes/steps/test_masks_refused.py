@@ -13,6 +13,16 @@ from stack.target import as_cpu, as_gpu, load
 NO_BLOCKS = "no comparison of positions hides blocks of r.0"
 NO_MASK = "no mask in a loop over r.0 can be tested for a whole tile"
 NO_NUMBER = "no large negative mask of positions hides blocks of r.0"
+# blocks of two keys that begin before the first key, and blocks of what data tells
+NEGATIVE = (
+    "i32{m}",
+    "%g = sub(%j, 3:i32) : i32{s}; %h = div(%g, 2:i32) : i32{s}; " + LENGTH[1].replace("%j", "%h"),
+)
+QUOTIENT = (
+    "i32{m}",
+    "%n = broadcast(%b) {axes=[0]} : i32{s}; %g = mul(%j, %n) : i32{s}; "
+    "%h = div(%g, 2:i32) : i32{s}; %t = ge(%h, %i) : bool{s}",
+)
 SUM = "split i 4; split r 4; vectorize r.1; vectorize i.1"  # tiles of `total`
 
 # program, steps, the step that is refused, and what its message says
@@ -27,6 +37,12 @@ REFUSED = {
         f"{TILES}; bound r.0 cut",
         "axis r.0: more than a comparison of positions hides elements",
     ),
+    "bound: quotients of what is negative": (
+        rows(NEGATIVE, 8, 8),
+        f"{TILES}; bound r.0",
+        NO_BLOCKS,
+    ),
+    "bound: quotients of data": (rows(QUOTIENT, 8, 8), f"{TILES}; bound r.0", NO_BLOCKS),
     "branch: no totals": (total(CAUSAL), f"{SUM}; branch i.0", "no loop over i.0 is online"),
     "branch: one row": (
         rows(CAUSAL, 8, 8),

@@ -20,10 +20,10 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant, make, new_params, remade
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
-from stack.ir.func import Func
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
+from stack.passes.control import BlockPass
 from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
 from stack.passes.positions.stream_index_maps import stream_index_maps
@@ -32,12 +32,11 @@ from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class StreamLimits(Pass):
+class StreamLimits(BlockPass):
     """Pass to streams the blocks that their masks hide.
 
     Attributes:
@@ -47,9 +46,9 @@ class StreamLimits(Pass):
     name: ClassVar[str] = "stream_limits"
     always: bool = False
 
-    def run(self, func: Func, log: Log) -> Func:
+    def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
-        for node in func.nodes:
+        for node in block.nodes:
             if not is_stream(node):
                 continue
             mask = _mask(node)
@@ -58,11 +57,11 @@ class StreamLimits(Pass):
             intervals, span = _intervals(node, mask, log.gpu)
             if not (self.always or _pays(node, intervals.read, log.gpu)):
                 continue
-            if log.spend("stream_limits", func.body.locs.get(node, ())):
-                name = func.body.names.get(node, "stream")
+            if log.spend("stream_limits", block.locs.get(node, ())):
+                name = block.names.get(node, "stream")
                 log.note(f"%{name}: the blocks visible under {mask.source.op} are computed first")
                 changed[node] = Replacement(_limited(node, mask, intervals, span))
-        return Func(func.name, replace(func.body, changed), func.level) if changed else func
+        return replace(block, changed) if changed else block
 
 
 @dataclass(frozen=True)

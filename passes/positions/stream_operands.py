@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
-from stack.ir.dim import Dim, symbol
+from stack.ir.dim import Dim, bounds, symbol
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_elementwise, is_reduction
@@ -44,12 +44,14 @@ def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
     """Returns the index at which one iteration of a stream reads node `target`.
 
-    None if it reads the node at several indices, or not at all.
+    None if it reads the node at several indices, or not at all. An axis of one element has the
+    index 0.
     """
     found: set[Index] = set()
     for state in states.results:
         for operand, place in operands_of(state, at[state]):
-            found |= _indices_of(operand, place, target)
+            indices = _indices_of(operand, place, target)
+            found |= {tuple(0 if bounds(d) == (0, 0) else d for d in index) for index in indices}
     return found.pop() if len(found) == 1 else None
 
 

@@ -31,6 +31,14 @@ def sources_of(order: Sequence[Node], inner: Collection[Node]) -> dict[Node, fro
     return found
 
 
+def cheap_to_recompute(order: Sequence[Node]) -> set[Node]:
+    """Returns the nodes that are elementwise functions of values which together are smaller, as a
+    mask of positions is: they cost less to recompute than to store.
+    """
+    sources = sources_of(order, ())
+    return {n for n in order if sum(map(size_of, sources[n])) < size_of(n)}
+
+
 def size_of(node: Node) -> int:
     """Returns the bytes of a value, or of all items of a tuple."""
     return sum(int(str(t.bytes)) for t in node.types)

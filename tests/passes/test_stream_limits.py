@@ -12,7 +12,9 @@ import pytest
 import stack
 from stack.ir import Func, parse, verify
 from stack.ir.node import walk
-from stack.rewrite import Pipeline
+from stack.passes.context_parallel import ContextParallel
+from stack.rewrite import Pipeline, random_inputs
+from stack.run.mesh import simulate
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -146,6 +148,44 @@ def test_steps_that_are_hidden_are_not_run(rng: np.random.Generator) -> None:
     with np.errstate(all="ignore"):
         found = kernels.interpret(*(a.numpy() for a in args))
     np.testing.assert_allclose(found, clean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tile", [16, 128])
+def test_tiles_of_parts_of_a_block_or_of_two_blocks(tile: int, rng: np.random.Generator) -> None:
+    rows, columns = torch.zeros(2, 200, dtype=torch.int64), torch.ones(2, 300, dtype=torch.int64)
+    columns[:, :16] = 0
+    args = [torch.from_numpy(rng.standard_normal((2, 3, n, 16))).float() for n in (200, 300, 300)]
+    clean = documents(*args, rows, columns).numpy()
+    _, after = limited(documents, [*args, rows, columns])
+    for array in args[1:]:
+        array[:, :, 128:] = math.nan
+    schedules = {"*": f"m={tile} k={tile}"}
+    kernels = Pipeline("fuse,schedule,blocks").run(after, schedules=schedules).func
+    given_ = [a.numpy() for a in (*args, rows, columns)]
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(kernels.interpret(*given_), clean, rtol=1e-4, atol=1e-5)
+
+
+def test_streams_in_branches() -> None:
+    """Ring attention merges a part in a branch. Four heads share two of keys, of one sequence."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        function = torch.nn.functional.scaled_dot_product_attention
+        return function(q, k, v, is_causal=True, enable_gqa=True)
+
+    func = stack.trace(attention, *(torch.ones(1, heads, 32, 8) for heads in (4, 2, 2)))
+    split = ContextParallel("cp=2", batch=("q", "k", "v"), dim=2)
+    placed = [*Pipeline("decompose").passes, split, *Pipeline("propagate,reshard").passes]
+    whole = Pipeline(placed).run(func).func
+    local = Pipeline(f"spmd,ring,{PREPARE}").run(whole).func
+    after = Pipeline("stream_limits{always=true}").run(local).func
+    branches = [n for n in local.nodes if n.op == "cond"]
+    assert all(a.dtype.kind != "b" for n in branches for a in n.args[1:])  # no mask is stored
+    counts = [[len(n.args) for _, n in walk(f.body) if n.op == "stream"] for f in (local, after)]
+    assert len(counts[0]) == 2 and counts[1] == [count + 3 for count in counts[0]]
+    arrays = random_inputs(whole)
+    found = simulate(whole, after, arrays).results[0]
+    np.testing.assert_allclose(found, func.interpret(*arrays), rtol=1e-5, atol=1e-5)
 
 
 def test_what_positions_tell_stays(rng: np.random.Generator) -> None:

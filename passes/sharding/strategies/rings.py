@@ -36,6 +36,7 @@ from stack.passes.positions.visibility import hiding_selects
 from stack.passes.sharding.retype import mapped
 from stack.passes.sharding.strategies.ring_analysis import RingAnalysis
 from stack.rewrite.engine import inline_block
+from stack.sim.recomputed import cheap_to_recompute
 
 
 def ringed(func: Func, axis: str) -> Func:
@@ -200,9 +201,12 @@ def _combined(state: Node, first: Node, second: Node) -> Node:
 def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
     """Returns the states `new` if `seen` is true, else `old`, by a branch.
 
-    Communication stays outside of the branch, since all ranks have to take part in it.
+    Communication stays outside of the branch, since all ranks have to take part in it. Values that
+    cost less to recompute than to store, such as a mask of positions, are computed in the branch
+    too: its kernels can then skip what the mask hides.
     """
-    known = set(topological([*old, seen]))
+    before = topological([*old, seen])
+    known = set(before) - cheap_to_recompute(before)
 
     def is_inside(node: Node) -> bool:
         return node not in known and not (is_meeting(node) or is_place(node) or is_input(node))

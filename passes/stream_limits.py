@@ -21,9 +21,10 @@ from stack.ir.builder import constant, make, new_params, remade
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_input, is_stream
+from stack.ir.traits import choice, is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.control import BlockPass
+from stack.passes.policies.gpu_streams import ProductStreams, has_products
 from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
 from stack.passes.positions.stream_index_maps import stream_index_maps
@@ -32,6 +33,7 @@ from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
+from stack.schedule import Schedule
 from stack.target import Gpu
 
 
@@ -153,10 +155,23 @@ def _intervals(stream: Node, mask: StreamMask, gpu: Gpu) -> tuple[BlockIntervals
     shape = [static(mask.select.shape[a]) for a in mask.at]
     iter_vars = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
     rows = max((a for a in range(len(shape)) if a != mask.axis), key=lambda a: shape[a])
-    intervals = BlockIntervals(iter_vars, (rows, mask.axis), gpu.streams.mask_block)
+    intervals = BlockIntervals(iter_vars, (rows, mask.axis), _block(stream, gpu))
     inner = iter(iter_vars)
     index = tuple(0 if s == 1 else next(inner) for s in source.shape)
     return intervals, intervals.span(source, index)
+
+
+def _block(stream: Node, gpu: Gpu) -> int:
+    """Returns the extent of a block along both axes: that of the stream's tiles, so that the limits
+    and the test for full visibility are scalars in a tile, but not less than the target's least."""
+    least = gpu.streams.mask_block
+    if not has_products(stream):
+        return least
+    try:
+        made = ProductStreams(stream, gpu).policy().complete(Schedule())
+    except CannotTile:
+        return least
+    return max(least, made.block("m"), made.block("k"))
 
 
 def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
@@ -170,7 +185,7 @@ def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
 def _limited(stream: Node, mask: StreamMask, intervals: BlockIntervals, span: Span) -> Node:
     """Returns the stream with three more arguments: the first and the end of the visible blocks of
     each row of blocks, and the blocks that are fully visible. The mask's condition compares with
-    them."""
+    them, for all selects that use it."""
     can, must = span[::-1] if mask.shows else (intervals.apply("not", p) for p in span)
     axes = tuple(range(len(mask.at)))
     can, must = (BlockValue(intervals.spread(p, axes), axes) for p in (can, must))
@@ -187,9 +202,10 @@ def _limited(stream: Node, mask: StreamMask, intervals: BlockIntervals, span: Sp
 
     states, correct, ending = stream.blocks
     new = new_params("limit", [n.type for n in told], states.params)
-    select = make("select", (_condition(mask, intervals, *new), *mask.select.args[1:]))
+    test = _condition(mask, intervals, *new)
     wider = Block((*states.params, *new), states.results, states.names, states.locs)
-    inside = replace(wider, {mask.select: Replacement(select)})
+    alike = (n for n in states.nodes if choice(n) and n.args[0] is mask.select.args[0])
+    inside = replace(wider, {n: Replacement(n.rebuilt([test, *n.args[1:]])) for n in alike})
     same = new_params("limit", [n.type for n in told], ending.params)
     finish = Block((*ending.params, *same), ending.results, ending.names, ending.locs)
     blocks = (inside, correct, finish)

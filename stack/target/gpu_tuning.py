@@ -184,7 +184,7 @@ class GpuStreams(Tuning):
         "counted: the result of that matmul is written and read twice",
     )  # fmt: skip
     mask_block: int = tuned(
-        64, "elements", 1, 1 << 10, "along both axes of the blocks of a mask that are tested",
+        64, "elements", 1, 1 << 10, "at least, along both axes of the tested blocks of a mask",
         "chosen: the rows and columns of a tile divide it",
     )  # fmt: skip
     mask_kernels: int = tuned(4, "launches", 0, 100, "of small kernels that test a mask", "counted")

@@ -15,6 +15,7 @@ from stack.ir.node import walk
 from stack.passes.context_parallel import ContextParallel
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.mesh import simulate
+from stack.target import load
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -65,6 +66,13 @@ def arrays(rng: np.random.Generator) -> list[Tensor]:
     return [torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in shapes]
 
 
+def gradient(q: Tensor, k: Tensor, v: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
+    """Two masks with one condition, as gradients of attention have."""
+    hidden = mine[:, None, :, None] != theirs[:, None, None, :]
+    weights = torch.exp((q @ k.mT / 16).masked_fill(hidden, -math.inf))
+    return (weights * (q @ v.mT)).masked_fill(hidden, 0) @ k
+
+
 def ids(rng: np.random.Generator, in_order: bool) -> list[Tensor]:
     drawn = [rng.integers(0, 5, (2, n)) for n in SIZES]
     drawn[1][:, :5] = range(5)  # every row sees something
@@ -108,7 +116,7 @@ def loops(kernels: Func) -> list[Any]:
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("program", [documents, later])
+@pytest.mark.parametrize("program", [documents, later, gradient])
 def test_comparisons_of_data(
     program: Callable[..., Any], in_order: bool, rng: np.random.Generator
 ) -> None:
@@ -186,6 +194,26 @@ def test_streams_in_branches() -> None:
     arrays = random_inputs(whole)
     found = simulate(whole, after, arrays).results[0]
     np.testing.assert_allclose(found, func.interpret(*arrays), rtol=1e-5, atol=1e-5)
+
+
+def test_all_selects_of_a_condition_get_the_limits(rng: np.random.Generator) -> None:
+    _, after = limited(gradient, [*arrays(rng), *ids(rng, True)])
+    (stream,) = (n for n in after.nodes if n.op == "stream")
+    selects = [n for n in stream.blocks[0].nodes if n.op == "select"]
+    assert len(selects) == 2 and len({n.args[0] for n in selects}) == 1
+
+
+@pytest.mark.parametrize("program", [documents, gradient])
+def test_blocks_are_as_large_as_tiles(program: Callable[..., Any]) -> None:
+    """But not smaller than 64."""
+    q, k, v = (torch.empty(4, 16, 4096, 128, device="meta", dtype=torch.bfloat16) for _ in "qkv")
+    names = torch.empty(4, 4096, dtype=torch.int64, device="meta")
+    func = Pipeline(PREPARE).run(stack.trace(program, q, k, v, names, names)).func
+    made = Pipeline("stream_limits,fuse,schedule").run(func, target=load("sm_90")).func
+    (stream,) = (n for n in made.nodes if n.op == "stream")
+    tile = 128 if program is gradient else 64
+    assert f"m={tile}@grid k={tile}@serial" in str(stream.attrs["schedule"])
+    assert stream.args[-1].shape[-1] == 4096 // tile
 
 
 def test_what_positions_tell_stays(rng: np.random.Generator) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from stack.ir.cost import cost
-from stack.ir.dim import Dim
 from stack.ir.func import Func
 from stack.ir.node import Node, is_inline, topological, walk
 from stack.ir.ops import is_whole_view
@@ -21,7 +20,10 @@ from stack.mesh.meshes import Mesh
 from stack.mesh.ops import group_of, halo_messages, sent_bytes
 from stack.rewrite.stream_candidates import streamed
 from stack.sim.machines import Cluster, Link
+from stack.sim.rank_values import RankValues
 from stack.sim.stream_kernels import kernels_of
+from stack.sim.stream_order import connected
+from stack.sim.visible import visible_shares
 
 # Passes over the sums of a scatter: they are zeroed, and read by the next kernel. Atomic additions
 # read a row and read and write its sum, at half the rate; one read of the rows is counted already.
@@ -29,7 +31,7 @@ SCATTER_PASSES = 1 + 1 + (2 * 3 - 1)
 _ORDERS = ("lt", "le", "gt", "ge")
 
 
-def compute_seconds(func: Func, machine: Cluster) -> float:
+def compute_seconds(func: Func, machine: Cluster, values: RankValues | None = None) -> float:
     """Returns the time of a function between collectives: a roofline for each matmul, one pass over
     memory for the rest.
 
@@ -37,10 +39,12 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
     to be taken. A hosted operator is one kernel. If the machine has streams, attention scores never
     reach memory, each kernel that reads them computes them, and the part hidden by a positional
     mask is not computed.
+
+    `values`: integers that are known on the rank, such as positions; they tell the hidden part.
     """
-    nodes = _nodes(func)
+    nodes = nodes_of(func)
     inner = streamed(nodes, func.results, machine.stream_balance)
-    seen = _seen(inner)
+    seen = visible_shares(func.body, inner, connected(nodes, inner), values or RankValues())
     kernels = kernels_of(nodes, inner)
     is_gradient = any(count > 1 for count in kernels.values())
     seconds = 0.0
@@ -49,7 +53,7 @@ def compute_seconds(func: Func, machine: Cluster) -> float:
             found = cost(node)
             tables = [n for n in dict.fromkeys((node, *node.args)) if n in inner]
             moved = int(str(found.bytes)) - sum(map(_bytes, tables))
-            share = min((seen.get(n.tensor.size, 1.0) for n in tables), default=1.0)
+            share = min((seen.get(n, 1.0) for n in tables), default=1.0)
             rate = _rate(machine, node.args[0].dtype.name, bool(tables), is_gradient)
             work = int(str(found.flops)) * share * kernels.get(node, 1) / rate
             seconds += machine.launch + max(work, moved / machine.traffic_rate)
@@ -69,7 +73,7 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
     """Returns the bytes that a function between collectives allocates while it runs: its results,
     and an arena for the other values that it writes to memory, see `stack.run.memory`.
     """
-    nodes = _nodes(func)
+    nodes = nodes_of(func)
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
     made = set(map(behind, func.results))
     end = {node: len(nodes) for node in made}
@@ -86,7 +90,7 @@ def stored_bytes(func: Func, machine: Cluster) -> int:
     return max(accumulate(change)) + sum(map(_bytes, made & stored))
 
 
-def _nodes(func: Func) -> list[Node]:
+def nodes_of(func: Func) -> list[Node]:
     """Returns the nodes of a function and its blocks, but not those inside of operators."""
     listed = list(walk(func.body))
     operators = [node for _, node in listed if is_operator(node)]
@@ -121,22 +125,6 @@ def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[No
     made = map(behind, func.results)
     found = {*products, *filter(writes_by_data, nodes), *(n for n in (*read, *made) if n.args)}
     return found - inner - {*func.params}
-
-
-def _seen(inner: Iterable[Node]) -> dict[Dim, float]:
-    """Maps the number of elements of each attention score matrix with a triangular mask to the
-    fraction of it that is computed, one half. `inner` are the nodes that are recomputed.
-    """
-    return {n.tensor.size: 0.5 for n in inner if n.op == "select" and _is_triangle(n.args[0])}
-
-
-def _is_triangle(mask: Node) -> bool:
-    """True if a mask compares row and column indices."""
-    mask = _behind(mask)
-    if mask.op not in _ORDERS:
-        return False
-    views = [_behind(a) for a in mask.args]
-    return all(v.op == "iota" for v in views) and len({v.shape for v in views}) == 1
 
 
 def _behind(node: Node) -> Node:

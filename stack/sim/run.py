@@ -2,7 +2,8 @@
 
 Steps run in program order. A segment starts when the compute stream is free and its inputs are
 ready. A collective starts when the communication streams of all its ranks are free. Ranks with
-equal speed that communicate with equal ranks form a class, and each class is simulated once.
+equal speed and equal masks that communicate with equal ranks form a class, and each class is
+simulated once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stack.sim.flights import Flights
 from stack.sim.machines import Cluster
 from stack.sim.recomputed import size_of
 from stack.sim.segments import Meeting, Segment, SegmentStep, steps_of
+from stack.sim.visible import SegmentPositions
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,14 @@ def simulate(
         raise UsageError(f"mesh {mesh} has no ranks {wrong}")
     steps = steps_of(local, bucket, balance=machine.stream_balance)
     overs = [_over(node) for s in steps if isinstance(s.work, Meeting) for node in s.work.nodes]
-    classes, meets = _classes(mesh, list(dict.fromkeys(overs)), slow)
-    return _Clock(local, mesh, machine, slow, classes, meets).run(steps)
+    segments = [s.work for s in steps if isinstance(s.work, Segment)]
+    positions = SegmentPositions(segments, machine.stream_balance)
+    color = [
+        (slow.get(rank, 1.0), *(mesh.number(rank, over) for over in positions.axes))
+        for rank in range(mesh.ranks)
+    ]
+    classes, meets = _classes(mesh, list(dict.fromkeys(overs)), color)
+    return _Clock(local, mesh, machine, slow, classes, meets, positions).run(steps)
 
 
 def _over(node: Node) -> Axes:
@@ -127,14 +135,13 @@ Classes = dict[int, int]  # maps each rank to the first rank of its class
 
 
 def _classes(
-    mesh: Mesh, overs: Sequence[Axes], slow: Mapping[int, float]
+    mesh: Mesh, overs: Sequence[Axes], color: Sequence[object]
 ) -> tuple[Classes, dict[Axes, dict[int, frozenset[int]]]]:
-    """Partitions ranks into classes of equal speed whose peers are of equal classes, by refinement.
+    """Partitions ranks into classes of equal colors whose peers are of equal classes: refinement.
     Returns the first rank of each rank's class, and for each set of axes in `overs` the classes in
     each rank's group.
     """
     groups = {over: mesh.groups(over) for over in overs if over}
-    color: list[object] = [slow.get(rank, 1.0) for rank in range(mesh.ranks)]
     count = 0
     while True:
         kinds: dict[object, int] = {}
@@ -160,16 +167,17 @@ class _Clock:
         slow: Mapping[int, float],
         classes: Classes,
         meets: Mapping[Axes, Mapping[int, frozenset[int]]],
+        positions: SegmentPositions,
     ) -> None:
         self.local, self.mesh, self.machine, self.slow = local, mesh, machine, slow
         self.first = sorted(set(classes.values()))
         self.sizes = {f: sum(c == f for c in classes.values()) for f in self.first}
-        self.meets = meets
+        self.meets, self.positions = meets, positions
         self.free = {(f, s): 0.0 for f in self.first for s in ("compute", "communicate")}
         self.there: dict[tuple[int, Node], float] = {}
         self.flights = {f: list[tuple[float, float]]() for f in self.first}  # of collectives
         self.events: list[Event] = []
-        self.known: dict[Func | tuple[object, ...], float] = {}
+        self.known: dict[tuple[object, ...], float] = {}
         self.stored: dict[Func, int] = {}
 
     def run(self, steps: Sequence[SegmentStep]) -> Simulation:
@@ -204,11 +212,13 @@ class _Clock:
         return self.stored[func]
 
     def _compute(self, segment: Segment) -> None:
-        taken = self.known.get(segment.func)
-        if taken is None:
-            taken = self.known[segment.func] = compute_seconds(segment.func, self.machine)
         name = _title(segment)
         for rank in self.first:
+            values = self.positions.on(rank, segment)
+            key = (segment.func, *values.key)
+            taken = self.known.get(key)
+            if taken is None:
+                taken = self.known[key] = compute_seconds(segment.func, self.machine, values)
             ready = max((self.there.get((rank, n), 0.0) for n in segment.inputs), default=0.0)
             start = max(self.free[rank, "compute"], ready)
             alone = taken * self.slow.get(rank, 1.0)

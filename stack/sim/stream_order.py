@@ -29,7 +29,7 @@ def stream_needs(order: Sequence[Node], inner: Collection[Node]) -> dict[Node, t
     needs all its reductions.
     """
     found: dict[Node, tuple[Node, ...]] = {}
-    for stream in _connected(order, inner):
+    for stream in connected(order, inner):
         level = _levels(order, stream)
         rounds: dict[int, list[Node]] = {}
         for node in order:
@@ -69,7 +69,7 @@ def in_stream_order(order: Sequence[Node], needs: Needs) -> list[Node]:
     return list(found)
 
 
-def _connected(order: Sequence[Node], inner: Collection[Node]) -> Iterable[set[Node]]:
+def connected(order: Sequence[Node], inner: Collection[Node]) -> Iterable[set[Node]]:
     """Returns the connected sets of `inner` nodes."""
     part: dict[Node, set[Node]] = {}
     for node in order:

@@ -7,8 +7,8 @@
 
 Comparisons of positions, and conditions that are the same for a whole tile, say whether the mask
 can hide an element of the tile. Most blocks of a long row are visible as a whole: they skip the
-comparison of each element. Legal for an online loop over tiles with such a mask:
-`online_masks.py`. A mask that loads or reduces stays as it is. GPUs only.
+comparison of each element, and hold none of its positions in registers. Legal for an online loop
+over tiles with such a mask: `online_masks.py`. A mask that reduces stays as it is. GPUs only.
 
 Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al., 2024).
 """
@@ -92,8 +92,11 @@ def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
     var, select = block.params[0], mask.select
     once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)
     held = Node("var", (), {"name": edit.names.own("shown")}, select.type)
-    # positions depend on the inner variable, so that they are computed in the branch
-    moved = edit.remade([select.args[0]], {var: make("add", (var, once))})[select.args[0]]
+    # all of the mask depends on the inner variable, so it is computed in the branch: positions that
+    # are loaded before the loop would take registers in every iteration
+    own = (v for v in select.args[0].vars if v.type == var.type)
+    inner = {v: make("add", (v, once)) for v in own}
+    moved = edit.remade([select.args[0]], inner)[select.args[0]]
     sides = [held if side == mask.shown else select.args[side] for side in (1, 2)]
     made = make("select", (moved, *sides))
     zero = constant(0, var.dtype)

@@ -192,33 +192,35 @@ BLOCKS_BOUND = """
 return %loop
 """
 BRANCH = """
-%iota = iota() {axis=0} : i32<4>
 %broadcast = broadcast(0.0:f32) {axes=[]} : f32<4>
+%iota = iota() {axis=0} : i32<4>
 %loop = loop(%o0) {kind="serial"} : f32[8] {(%i.0 < 2: i32, %o0_2: f32[8])
   %mul = mul(%i.0, -4:i32) : i32[]
   %mul_1 = mul(%i.0, 4:i32) : i32[]
-  %add = add(%mul_1, %iota) : i32<4>
-  %broadcast_1 = broadcast(%add) {axes=[0]} : i32<4x4>
   %y = loop(%broadcast) {kind="serial"} : f32<4> {(%r.0 < 2: i32, %acc_1: f32<4>)
     %mul_2 = mul(%r.0, 4:i32) : i32[]
-    %add_1 = add(%mul_2, %mul) : i32[]
-    %add_2 = add(%add_1, 2:i32) : i32[]
-    %ge = ge(%add_2, 0:i32) : bool[]
+    %add = add(%mul_2, %mul) : i32[]
+    %add_1 = add(%add, 2:i32) : i32[]
+    %ge = ge(%add_1, 0:i32) : bool[]
     %cast = cast(%ge) : i32[]
     %load = load(%p0, %mul_1, %mul_2) : f32<4x4>
     %x = loop(0:i32, %cast, %load) {kind="branch", limited=true} : f32<4x4>
         {(%once < 1: i32, %shown: f32<4x4>)
-      %add_4 = add(%r.0, %once) : i32[]
-      %mul_3 = mul(%add_4, 4:i32) : i32[]
-      %add_5 = add(%mul_3, %iota) : i32<4>
-      %broadcast_2 = broadcast(%add_5) {axes=[1]} : i32<4x4>
-      %t = gt(%broadcast_2, %broadcast_1) : bool<4x4>
+      %add_3 = add(%r.0, %once) : i32[]
+      %mul_3 = mul(%add_3, 4:i32) : i32[]
+      %add_4 = add(%mul_3, %iota) : i32<4>
+      %broadcast_1 = broadcast(%add_4) {axes=[1]} : i32<4x4>
+      %add_5 = add(%i.0, %once) : i32[]
+      %mul_4 = mul(%add_5, 4:i32) : i32[]
+      %add_6 = add(%mul_4, %iota) : i32<4>
+      %broadcast_2 = broadcast(%add_6) {axes=[0]} : i32<4x4>
+      %t = gt(%broadcast_1, %broadcast_2) : bool<4x4>
       %select = select(%t, 0.0:f32, %shown) : f32<4x4>
       return %select
     }
     %reduce = reduce(%x) {axes=[1], kind="sum"} : f32<4>
-    %add_3 = add(%acc_1, %reduce) : f32<4>
-    return %add_3
+    %add_2 = add(%acc_1, %reduce) : f32<4>
+    return %add_2
   }
   %store = store(%o0_2, %y, %mul_1) : f32[8]
   return %store

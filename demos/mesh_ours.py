@@ -48,6 +48,9 @@ def strategies(ranks: int) -> dict[str, Strategy]:
         "TP + SP": Strategy(tensor, placing(tensor, tensor_parallel={**WEIGHTS, "sequence": 1})),
         "CP heads": Strategy(context, placing(context, context_parallel=heads)),
         "CP ring": Strategy(context, placing(context, context_parallel={}), "spmd,ring"),
+        "CP ring zigzag": Strategy(
+            context, placing(context, context_parallel={"order": "zigzag"}), "spmd,ring"
+        ),
     }
     if ranks >= 4:
         mesh = f"dp=2, tp={ranks // 2}"

@@ -74,6 +74,7 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
     tensor_parallel = placing(tensor, data_parallel={}, tensor_parallel=weights)
     sequence = {**weights, "sequence": 1}
     ring = placing(context, data_parallel={}, context_parallel={})
+    zigzag = placing(context, data_parallel={}, context_parallel={"order": "zigzag"})
     return {
         "DP": Strategy(flat, placing(flat, data_parallel={})),
         f"DP{outer} x TP{inner}": Strategy(tensor, tensor_parallel),
@@ -85,6 +86,7 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
             for stage, name in enumerate(("ZeRO-1", "ZeRO-2", "FSDP"), start=1)
         },
         f"DP{outer} x CP{inner} ring": Strategy(context, ring, "spmd,ring"),
+        f"DP{outer} x CP{inner} ring zigzag": Strategy(context, zigzag, "spmd,ring"),
         f"DP{outer} x CP{inner} heads": Strategy(
             context, placing(context, data_parallel={}, context_parallel=heads)
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from stack.mesh.meshes import MeshAxis
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import Dims, along, first_reduction, reached_factors
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings
+from stack.passes.sharding.strategies.zigzag import zigzagged
 from stack.rewrite import Log, Pass
 
 
@@ -32,6 +34,8 @@ class ContextParallel(Pass):
         batch: name patterns of the parameters that have the dim.
         dim: the number of the dim.
         by: `ring` or `heads`.
+        order: `sequence`, or `zigzag` for rings: each rank has a block from the beginning of the
+            sequence and one from its end, so that a causal mask leaves all ranks equal work.
     """
 
     name: ClassVar[str] = "context_parallel"
@@ -40,26 +44,37 @@ class ContextParallel(Pass):
     batch: tuple[str, ...] = ("x", "y")
     dim: int = 1
     by: str = "ring"
+    order: str = "sequence"
 
     def run(self, func: Func, log: Log) -> Func:
         if self.by not in ("ring", "heads"):
             raise UsageError(f"products along the sequence are split by ring or heads: {self.by!r}")
+        orders = ("sequence", "zigzag") if self.by == "ring" else ("sequence",)
+        if self.order not in orders:
+            raise UsageError(f"{self.by}: order is {' or '.join(orders)}, not {self.order!r}")
         places = DraftShardings(func, self.mesh)
         axis = places.axis(self.axis)
         if not log.spend(self.name):
             return func
-        inputs = places.named(self.batch)
-        for name, node in inputs.items():
-            places.split(node, self.dim, axis, name)
-        sequence = along(func, dict.fromkeys(inputs.values(), self.dim))
+        inputs: Mapping[Node, int] = dict.fromkeys(places.named(self.batch).values(), self.dim)
+        border = frozenset[Node]()
+        if self.order == "zigzag":
+            func, inputs, border = zigzagged(func, inputs, axis.size)
+            places = DraftShardings(func, self.mesh)
+        for node in inputs:
+            if node in func.params:
+                places.split(node, self.dim, axis, str(node.attrs["name"]))
+        sequence = along(func, inputs)
         rest = [
             along(func, {node: dim})
-            for node in inputs.values()
+            for node in inputs
             for dim in range(node.tensor.rank)
             if dim != self.dim
         ]
         forward = frozenset(topological(func.results[:1]))  # gradients take the shardings of these
         for node in func.nodes:
+            if node in border:
+                continue  # results in the order of the sequence are put together by the planner
             dims = sequence.get(node, frozenset[int]())
             is_whole = self.by == "heads" and place_of(node) == 0 and _reads_whole(node, sequence)
             is_product = is_contraction(node) and len(dims) > 1

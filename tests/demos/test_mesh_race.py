@@ -15,7 +15,10 @@ from race_ranks import held_by_systems
 from stack.demos.mesh_tables import system
 from stack.run.ranks import Ranks
 
-NAMES = ("ours FSDP", "ours TP", "ours TP + SP", "ours CP heads", "ours CP ring")
+NAMES = (
+    *("ours FSDP", "ours TP", "ours TP + SP"),
+    *("ours CP heads", "ours CP ring", "ours CP ring zigzag"),
+)
 
 
 @pytest.mark.slow

@@ -25,9 +25,16 @@ def test_two_processes(names: list[str]) -> None:
     assert max(errors.values()) < 1e-4
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ring_in_zigzag_order(ranks: int) -> None:
+    """The second loss depends on the gradients of all weights."""
+    (error,) = story(2, [f"DP1 x CP{ranks} ring zigzag"], ranks=ranks).values()
+    assert error < 1e-4
+
+
 @pytest.mark.slow
 def test_eight_processes() -> None:
     """Ten steps: data, tensor, sequence, context and expert parallel, ZeRO, JAX, pipelines."""
     errors = story(10)
-    assert len(errors) == 17
+    assert len(errors) == 18
     assert max(errors.values()) < 1e-4

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from stack.ir import ops
-from stack.ir.dim import symbol
+from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import (
@@ -17,10 +17,12 @@ from stack.ir.traits import (
     unconverted,
 )
 from stack.passes.positions.affine import affine
+from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_operands import index_in_pass
 from stack.passes.positions.visibility import hiding_selects
 from stack.passes.steps.dot_parts import mixes_bf16
 from stack.passes.steps.mask_assumptions import UNDERFLOW
-from stack.passes.tiling.frame import power_of_two, static
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.rewrite.splat import splat
 from stack.target import Gpu
 
@@ -80,22 +82,47 @@ def tables(stream: Node) -> list[Node]:
     """Returns the parameters of a stream's states that have an element for each row and streamed
     element, and that no dot multiplies: masks and biases.
     """
+    extent = static(streamed_extent(stream))
+    return [p for p in _unmultiplied(stream) if static(p.tensor.size) >= extent**2]
+
+
+def _unmultiplied(stream: Node) -> list[Node]:
+    """Returns the parameters of a stream's states that are no operands of dots."""
     states = stream.blocks[0]
     dots = contractions(states.nodes)
     scores = [d for d in dots if d not in states.results]
     factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
-    multiplied, extent = set(topological(factors)), static(streamed_extent(stream))
-    alone = (p for p in states.params if p not in multiplied)
-    return [p for p in alone if static(p.tensor.size) >= extent**2]
+    multiplied = set(topological(factors))
+    return [p for p in states.params if p not in multiplied]
+
+
+def _reads_statistics(stream: Node) -> bool:
+    """True if an iteration reads floats that have one element for each streamed element, as the
+    gradient of keys reads the sums of rows of scores."""
+    states, extent = stream.blocks[0], static(streamed_extent(stream))
+    try:
+        places = stream_index_maps(*stream.blocks).states
+    except CannotTile:
+        return False
+    for p in _unmultiplied(stream):
+        index = index_in_pass(states, places, p) if p.dtype.is_float else None
+        is_streamed = any(s.name == "streamed" for d in index or () for s in symbols(d))
+        if is_streamed and static(p.tensor.size) < extent**2:
+            return True
+    return False
 
 
 def _shares_loads(stream: Node, gpu: Gpu) -> bool:
     """True if a stream of two tables has one wide sum over a long axis, as the gradient of queries:
     the registers hold larger tables beside it, and their rows share loads.
+
+    They do not if each iteration reads statistics, whose addresses take registers: the gradient of
+    keys then spills.
     """
     sums = contractions(stream.blocks[0].results)
     is_wide = _columns(sums) > 64 and not any(map(in_parts, sums))
-    return len(sums) == 1 and is_wide and static(streamed_extent(stream)) >= gpu.streams.long
+    is_long = static(streamed_extent(stream)) >= gpu.streams.long
+    return len(sums) == 1 and is_wide and is_long and not _reads_statistics(stream)
 
 
 def _hides(states: Block) -> bool:

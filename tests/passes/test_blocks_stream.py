@@ -229,6 +229,22 @@ def test_one_sum_of_two_tables_has_large_tiles(
     assert group.attrs["schedule"] == tile
 
 
+def key_gradient(q: Tensor, k: Tensor, v: Tensor, total: Tensor, g: Tensor, mean: Tensor) -> Tensor:
+    """From the same values as `query_gradient`, the gradient of keys: a sum over queries."""
+    weights = torch.exp((q @ k.mT).float()) / total
+    return (weights * ((g @ v.mT).float() - mean)).to(q.dtype).mT @ q
+
+
+def test_statistics_of_each_iteration_take_the_registers_of_large_tiles() -> None:
+    widths = (128, 128, 128, 1, 128, 1)
+    kinds = [torch.float32 if n == 1 else torch.bfloat16 for n in widths]
+    args = [torch.zeros(1, 2, 2048, n, dtype=t) for n, t in zip(widths, kinds, strict=True)]
+    func, _ = streamed(prepared(stack.trace(key_gradient, *args)))
+    func = Pipeline("fuse,schedule").run(func).func
+    (group,) = (n for n in func.nodes if n.op == "stream")
+    assert group.attrs["schedule"] == "m=64@grid k=64@serial warps=4 stages=2"
+
+
 def many_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     weights = torch.softmax(q @ k.mT, -1)
     return tuple(weights @ (v * i) for i in (1, 2, 3))

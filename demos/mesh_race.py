@@ -114,6 +114,7 @@ def tidy(device: torch.device) -> dict[str, float]:
     gc.collect()  # modules under torch's strategies are in reference cycles
     if device.type != "cuda":
         return {}
+    torch.cuda.synchronize()  # memory that a stream still uses is not released
     torch.cuda.empty_cache()
     held = {
         "left_gib": torch.cuda.memory_allocated() / 2**30,

@@ -14,6 +14,8 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -31,8 +33,6 @@ from ..runtime.steps import KernelStep
 from .callers_memory import address_program, callers_values
 
 Tensor = torch.Tensor
-# kernels that a call launches one by one: their arrays may move, and nothing is copied
-LISTED = 3
 WARM = 2  # calls with the same addresses before a graph is captured
 TURNS = 2  # graphs per set of addresses whose results are returned without a copy
 SETS = 32  # sets of addresses that are remembered
@@ -107,102 +107,76 @@ class Replays:
             self.problem = f"its results take {size} bytes, too many for its graphs to keep alive"
 
     def by_address(self) -> AddressProgram | None:
-        """Returns how to launch a program of few kernels on the caller's memory; None for others.
+        """Returns how to launch a program of one kernel on the caller's memory; None for others.
 
-        Few launches take no longer than the replay of a graph.
+        A launch takes no longer than the replay of a graph; nothing is copied or kept alive.
         """
-        steps, device = self.program.steps, self.device
-        is_listed = 0 < len(steps) <= LISTED and self.program.enter is None
-        kernels = (s.kernel for s in steps if isinstance(s, KernelStep))
-        if not is_listed or sum(isinstance(k, LoadedKernel) for k in kernels) < len(steps):
-            return None
-        found = callers_values(self.program)
+        match self.program.steps:
+            case [KernelStep(kernel=LoadedKernel())] if self.program.enter is None:
+                found = callers_values(self.program)
+            case _:
+                found = None
         if found is None or found[1]:
             return None
+        device = self.device
         made = address_program(self.program, *found, device.follow)
         where = str(device.where)
         return replace(made, device=where, alignment=ALIGNMENT, is_current=device.is_current)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Takes dense tensors of the device and returns tensors that the caller owns."""
-        with self.program.lock:
-            if self.problem or self.device.being_captured or recording() is not None:
-                return self.program.run(inputs)
-            at = [*map(_address, inputs)]
-            if at != self.at:
-                self._move(at, inputs)
-            calls, graphs = self.known.get(self.key, _NONE)
-            if calls < WARM:
-                self._remember(calls + 1, graphs)
-                return self.program.run(inputs)
-            self.device.follow()
-            placed = self._placed(inputs)
-            free = next((g for g in graphs if g.is_free), None)
-            if free is None:
-                free = self._capture(placed, private=len(graphs) == TURNS)
-                if free is None:
-                    return self.program.run(inputs)
-                self._remember(calls, [*graphs, free])
-            return free.replay()
+        return self._run([*map(_address, inputs)], inputs.__getitem__)
 
-    def again(self, at: list[int], array: Callable[[int], Tensor]) -> list[Tensor] | None:
-        """Replays a graph that was captured for inputs at these addresses.
-
-        Returns None without running if there is none, if all have results in use, and while steps
-        are recorded or captured: `run` handles these.
+    def call_dense(self, at: list[int], array: Callable[[int], Tensor]) -> list[Tensor] | None:
+        """Like `run`, by the addresses of dense inputs; None if kernels cannot read one of these.
 
         Args:
             at: addresses of the inputs.
-            array: returns the input with a number, as `run` takes it.
+            array: returns the input with a number; replays ask for those that are copied only.
         """
-        with self.program.lock:
-            if recording() is not None or self.device.being_captured:
-                return None
-            if at != self.at:
-                key = tuple(a for i, a in enumerate(at) if i not in self.places)
-                if key not in self.known:
-                    return None
-                self.at, self.key = at, key
-                self.known.move_to_end(key)
-            _, graphs = self.known.get(self.key, _NONE)
-            for graph in graphs:
-                if graph.is_free:
-                    self.device.follow()
-                    if self.places:
-                        self._fill(array)
-                    return graph.replay()
-            return None
+        return None if reduce(or_, at, 0) % ALIGNMENT else self._run(at, array)
 
-    def _move(self, at: list[int], inputs: Sequence[Tensor]) -> None:
+    def _run(self, at: list[int], array: Callable[[int], Tensor]) -> list[Tensor]:
+        everything = range(len(at))
+        with self.program.lock:
+            if self.problem or self.device.being_captured or recording() is not None:
+                return self.program.run([*map(array, everything)])
+            if at != self.at:
+                self._move(at, array)
+            calls, graphs = self.known.get(self.key, _NONE)
+            if calls < WARM:
+                self._remember(calls + 1, graphs)
+                return self.program.run([*map(array, everything)])
+            self.device.follow()
+            if self.places:
+                with torch.no_grad():
+                    _copy_all([*self.places.values()], [*map(array, self.places)])
+            free = next((g for g in graphs if g.is_free), None)
+            if free is None:
+                placed = [self.places[i] if i in self.places else array(i) for i in everything]
+                free = self._capture(placed, private=len(graphs) == TURNS)
+                if free is None:
+                    return self.program.run(placed)
+                self._remember(calls, [*graphs, free])
+            return free.replay()
+
+    def _move(self, at: list[int], array: Callable[[int], Tensor]) -> None:
         """Adopt new addresses `at` of the inputs; give small inputs that moved a buffer each.
 
         Later calls copy these inputs to their buffers. Earlier graphs are dropped then, since they
         read the old addresses.
         """
         moved = [i for i, (now, then) in enumerate(zip(at, self.at)) if now != then]
-        fresh = [i for i in moved if i not in self.places and inputs[i].nbytes <= COPIED]
+        sizes = [value.bytes for value in self.program.inputs]
+        fresh = [i for i in moved if i not in self.places and sizes[i] <= COPIED]
         with torch.inference_mode(False):  # else they were writable in inference mode only
-            self.places |= {i: torch.empty_like(inputs[i]) for i in fresh}
+            self.places |= {i: torch.empty_like(array(i)) for i in fresh}
         if fresh:
             self.known.clear()  # these graphs read the inputs at their old addresses
         self.at = at
         self.key = tuple(a for i, a in enumerate(at) if i not in self.places)
         if self.key in self.known:
             self.known.move_to_end(self.key)
-
-    def _placed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the tensors that graphs read: the inputs, or their buffers after a copy."""
-        found = list(inputs)
-        if self.places:
-            self._fill(inputs.__getitem__)
-            for i, place in self.places.items():
-                found[i] = place
-        return found
-
-    def _fill(self, array: Callable[[int], Tensor]) -> None:
-        """Copies the inputs that have a buffer to it; `array` returns the input with a number."""
-        with torch.no_grad():
-            _copy_all([*self.places.values()], [*map(array, self.places)])
 
     def _remember(self, calls: int, graphs: list[CapturedGraph]) -> None:
         self.known[self.key] = (calls, graphs)

@@ -81,7 +81,7 @@ def executable(
         wait=wait,
         arrays="torch",
         by_address=replays.by_address() if replays else None,
-        again=replays.again if replays else None,
+        call_dense=replays.call_dense if replays else None,
         peak_bytes=program.peak_bytes,
         profile=profile,
         stepwise=lambda: replays.problem if replays else why_stepwise,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stack.frameworks.torch_private import stream_handle
+from stack.frameworks.torch_private import stream_handle, without_autocast
 from stack.frameworks.torch_ranges import torch_ranges
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.ir.node import Node
@@ -108,7 +108,8 @@ class TorchDevice:
         return None
 
     def within(self, run: Work, arrays: Iterable[Tensor]) -> list[Tensor]:
-        with torch.no_grad():
+        # autocast was applied when the program was traced
+        with torch.no_grad(), without_autocast():
             if not self.is_gpu:
                 return run(arrays, 0)
             with torch.cuda.device(self.where):

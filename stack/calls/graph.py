@@ -11,7 +11,7 @@ from stack.calls.weight_cache import WeightCache
 from stack.errors import StackError
 from stack.ir.types import DType
 from stack.ranges import recording
-from stack.run.backend import AddressProgram, Again, Direct, Executable, FrozenValues
+from stack.run.backend import AddressProgram, CallDense, Direct, Executable, FrozenValues
 from stack.run.captured_program import CapturedProgram, Sizes
 from stack.run.foreign import ForeignSteps
 from stack.run.frontend import Captured, Finds, Frontend
@@ -189,15 +189,12 @@ class CompiledGraph(CapturedProgram):
             return None, None
         return program, None if kept is None else kept.found
 
-    def again(self, sizes: Sizes) -> Again | None:
-        """Returns how to run again on memory of an earlier call.
-
-        None if arrays are converted, or if every call launches step by step.
-        """
+    def call_dense(self, sizes: Sizes) -> CallDense | None:
+        """Returns how to call on dense arrays without inspecting them; None if they are converted."""
         executable = self.executables.get(sizes)
-        if executable is None or not self.on_device or self.captured.bound or executable.stepwise():
+        if executable is None or not self.on_device or self.captured.bound:
             return None
-        return executable.again if executable.arrays == self.frontend.name else None
+        return executable.call_dense if executable.arrays == self.frontend.name else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self.captured.flatten(*args, **kwargs)

@@ -100,9 +100,9 @@ def module_paths(lines: Iterable[str]) -> tuple[str, ...]:
 
 # a call with a framework's arrays; returns None without running for other kinds of arrays
 Direct = Callable[[Sequence[Any]], list[Any] | None]
-# Runs again on memory of an earlier call: takes the addresses of dense arrays, and a function that
-# returns the array with a number. Returns None without running if something else changed.
-Again = Callable[[list[int], Callable[[int], Any]], list[Any] | None]
+# Takes the addresses of dense arrays, and a function that returns the array with a number. Returns
+# None without running for memory that kernels cannot read.
+CallDense = Callable[[list[int], Callable[[int], Any]], list[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ class Executable:
         arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only
             borrowed: the caller must wait for the call before releasing it.
         by_address: the same on addresses, if it can be called so.
-        again: runs on the memory of an earlier call without conversions, for arrays of the frontend
-            `arrays`; None if there is no such way.
+        call_dense: `call` without conversions, on dense arrays of the frontend `arrays`; None if
+            there is no such way.
         peak_bytes: maximum memory for intermediates and results, or None if unknown.
         note: how it was tuned, or what is missing.
         drain: like `run`, for an iterator of arrays: releases each array after its last use. None
@@ -222,7 +222,7 @@ class Executable:
     wait: Callable[[], None] | None = None
     arrays: str = ""
     by_address: AddressProgram | None = None
-    again: Again | None = None
+    call_dense: CallDense | None = None
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel

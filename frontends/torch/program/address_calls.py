@@ -12,7 +12,7 @@ import torch
 from stack.frameworks.torch_private import empty_on_cpu, empty_on_cuda, layout_check
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
 from stack.ir.types import DType
-from stack.run.backend import AddressProgram, Again, CallLayout, Direct
+from stack.run.backend import AddressProgram, CallDense, CallLayout, Direct
 from stack.run.frontend import Arrays, Finds
 
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, dtype
@@ -86,16 +86,16 @@ def caller(
     return run
 
 
-def repeater(
-    again: Again, args: Arrays, places: Sequence[int],
+def dense_caller(
+    call: CallDense, args: Arrays, places: Sequence[int],
     array: Callable[[Arrays, int], torch.Tensor], views: Sequence[tuple[int, Layout | None]],
 ) -> Direct:  # fmt: skip
     """Returns a callable for arguments with the same layouts, as checked by Dynamo's own guard.
 
-    It returns None for other arguments, and if the program cannot run again on their memory.
+    It returns None for other arguments, and for memory that the program's kernels cannot read.
 
     Args:
-        again: runs the program again.
+        call: runs the program on dense arrays.
         places: for each parameter the number of its argument.
         array: returns the array of a parameter from the arguments.
         views: for each returned value its number among the program's results, and its layout if
@@ -107,7 +107,7 @@ def repeater(
     def run(args: Arrays) -> list[torch.Tensor] | None:
         if not is_alike(*args):
             return None
-        found = again([_address(args[place]) for place in places], partial(array, args))
+        found = call([_address(args[place]) for place in places], partial(array, args))
         if found is None:
             return None
         made = [found[number] for number in numbers]

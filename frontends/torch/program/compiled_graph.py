@@ -215,12 +215,12 @@ class Graph:
             return None
         program, kept = compiled.by_address(())
         if program is None:
-            again = compiled.again(())
-            if again is None:
+            call = compiled.call_dense(())
+            if call is None:
                 self.shortcut = None  # nor for other arguments: later calls do not ask
                 return None
-            return self.shortcut.again(
-                again, args, arrays, compiled.captured.device, self.func.results, self._array
+            return self.shortcut.dense(
+                call, args, arrays, compiled.captured.device, self.func.results, self._array
             )
         if not is_native:
             program = replace(program, entered=lambda _: None)

@@ -19,10 +19,10 @@ from torch.fx import GraphModule
 
 from stack.frameworks.torch_private import has_function_mode, layout_check, tracing_context
 from stack.frontends.torch.importer.border import Order, Part, Place, inverse
-from stack.frontends.torch.program.address_calls import Layout, caller, repeater, row_major
+from stack.frontends.torch.program.address_calls import Layout, caller, dense_caller, row_major
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
 from stack.ir.node import Node
-from stack.run.backend import AddressProgram, Again, Direct
+from stack.run.backend import AddressProgram, CallDense, Direct
 from stack.run.frontend import Arrays, Finds
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -74,14 +74,14 @@ class Shortcut:
         run = caller(program, args, self.places, layouts, numbers, kept)
         return self._with_results(run, results)
 
-    def again(
-        self, again: Again, args: Sequence[Any], arrays: Sequence[Any], device: str,
+    def dense(
+        self, call: CallDense, args: Sequence[Any], arrays: Sequence[Any], device: str,
         returned: Sequence[Node], array: Callable[[Sequence[Any], int], torch.Tensor],
     ) -> Direct | None:  # fmt: skip
-        """Returns a callable for arguments with the same layouts, in memory of an earlier call.
+        """Like `near`, for a program that takes arrays.
 
         Args:
-            again: runs the program again.
+            call: runs the program on dense arrays.
             arrays, returned: as for `near`.
             device: the device of the program.
             array: returns the array of a parameter from the arguments.
@@ -91,7 +91,7 @@ class Shortcut:
         layouts, numbers, results = self._laid_out(returned)
         computed = [_layout(n, tuple(range(len(n.shape)))) for n in returned]
         views = [(i, None if layouts[i] == computed[i] else layouts[i]) for i in numbers]
-        run = repeater(again, args, self.places, array, views)
+        run = dense_caller(call, args, self.places, array, views)
         return self._with_results(run, results)
 
     def _are_plain(self, args: Sequence[Any], arrays: Sequence[Any], device: str) -> bool:

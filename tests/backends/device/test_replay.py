@@ -187,44 +187,51 @@ def test_steps_are_launched_while_a_profiler_records() -> None:
     assert runner.captures == captures > 0
 
 
-def again(runner: FakeReplays, *inputs: torch.Tensor) -> list[torch.Tensor] | None:
-    return runner.again([t.data_ptr() for t in inputs], inputs.__getitem__)
+def by_address(runner: FakeReplays, *inputs: torch.Tensor) -> list[torch.Tensor] | None:
+    return runner.call_dense([t.data_ptr() for t in inputs], inputs.__getitem__)
 
 
-def test_a_graph_runs_again_where_nothing_moved() -> None:
+def test_calls_by_address_use_the_same_graphs() -> None:
     runner, x = FakeReplays(program()), torch.randn(64)
-    assert again(runner, x) is None  # nothing is captured yet
-    for _ in range(6):
-        found: Any = runner.run([x])  # two graphs: the results of one are still in use
-    captures = runner.captures
-    for _ in range(4):
+    kept = []
+    for _ in range(8):
         x.normal_()
-        found = again(runner, x)
+        kept.append((x.clone(), by_address(runner, x)))
+    for value, found in kept:
         assert found is not None
-        torch.testing.assert_close(found, [x.exp(), -x.view(8, 8)])
-    kept = found, again(runner, x)
-    assert kept[1] is not None
-    assert again(runner, x) is None  # it would overwrite results in use
-    assert runner.captures == captures == replay.TURNS
+        torch.testing.assert_close(found, [value.exp(), -value.view(8, 8)])
+    assert runner.captures == replay.TURNS + 1
+    runner.run([x])
+    assert runner.captures == replay.TURNS + 1
+    assert not runner.places
 
 
-def test_a_graph_does_not_run_again_for_memory_that_it_does_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(replay, "COPIED", 64)  # no input is copied
-    runner, x = FakeReplays(program()), torch.randn(64)
-    for _ in range(4):
-        runner.run([x])
-    other = torch.randn(64)
-    assert again(runner, other) is None
-    for _ in range(4):
-        runner.run([other])
-    found: Any
-    for known in (x, other, x):  # each has graphs of its own
-        found = None
-        found = again(runner, known)
-        assert found is not None
-        torch.testing.assert_close(found, [known.exp(), -known.view(8, 8)])
+def test_an_input_is_asked_for_if_it_is_copied_only() -> None:
+    b = Builder()
+    x, y = param("x", tensor("f32", 64)), param("y", tensor("f32", 64))
+    func = b.func("main", [x, y], [b.sub(x, b.exp(y))])
+    runner = FakeReplays(BlockProgram(func.body, TorchDevice("cpu"), load))
+    second, asked = torch.randn(64), list[int]()
+    for step in range(12):
+        given = torch.randn(64), second
+
+        def array(number: int, given: tuple[torch.Tensor, ...] = given) -> torch.Tensor:
+            asked.append(number)
+            return given[number]
+
+        asked.clear()
+        found: Any = None
+        found = runner.call_dense([t.data_ptr() for t in given], array)
+        torch.testing.assert_close(found, [given[0] - second.exp()])
+        assert step < 8 or asked == [0]
+
+
+def test_memory_that_kernels_cannot_read_is_refused() -> None:
+    runner = FakeReplays(program())
+    for _ in range(5):
+        assert by_address(runner, torch.randn(65)[1:]) is None
+    assert not runner.known
+    assert by_address(runner, torch.randn(68)[4:]) is not None
 
 
 def test_an_input_with_a_buffer_may_move_and_be_differentiated() -> None:
@@ -234,17 +241,22 @@ def test_an_input_with_a_buffer_may_move_and_be_differentiated() -> None:
     assert runner.places
     for _ in range(4):
         x = torch.randn(64, requires_grad=True)
-        found = again(runner, x)
+        found = by_address(runner, x)
         assert found is not None
         assert not any(t.requires_grad for t in found)
         torch.testing.assert_close(found[0], x.detach().exp())
     assert not any(t.requires_grad for t in runner.places.values())
 
 
-def test_no_graph_runs_again_while_steps_are_recorded() -> None:
-    runner, x = FakeReplays(program()), torch.randn(64)
-    for _ in range(4):
-        runner.run([x])
-    with torch.profiler.profile():
-        assert again(runner, x) is None
-    assert again(runner, x) is not None
+def test_calls_by_address_need_no_graph() -> None:
+    runner, x = Replays(program()), torch.randn(64)
+    assert runner.problem
+    found = runner.call_dense([x.data_ptr()], [x].__getitem__)
+    torch.testing.assert_close(found, [x.exp(), -x.view(8, 8)])
+
+
+def test_steps_see_no_autocast() -> None:
+    x = torch.randn(8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (found,) = TorchDevice("cpu").within(lambda arrays, _: [torch.mm(*arrays)], [x, x])
+    assert found.dtype is torch.float32

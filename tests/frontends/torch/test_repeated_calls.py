@@ -1,4 +1,4 @@
-"""Calls that run a program again on known memory: results, layouts, and when it is not asked."""
+"""Calls of programs on dense arrays: results, layouts, and which arrays are inspected first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import stack
 from stack.calls.graph import CompiledGraph
 from stack.frontends.torch.program.address_calls import row_major
-from stack.run.backend import Again
+from stack.run.backend import CallDense
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The addresses of each call of a stand-in that runs the program on the arrays it is given."""
     made: list[list[int]] = []
 
-    def again(self: CompiledGraph, _: Any) -> Again:
+    def call_dense(self: CompiledGraph, _: Any) -> CallDense:
         def run(at: list[int], array: Callable[[int], Any]) -> list[Any]:
             arrays = [array(i) for i in range(len(at))]
             assert [a.data_ptr() for a in arrays] == at
@@ -38,7 +38,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         return run
 
     monkeypatch.setattr(CompiledGraph, "by_address", lambda *_: (None, None))
-    monkeypatch.setattr(CompiledGraph, "again", again)
+    monkeypatch.setattr(CompiledGraph, "call_dense", call_dense)
     return made
 
 
@@ -47,7 +47,7 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.from_numpy(made)
 
 
-def test_the_second_call_runs_again(calls: list[list[int]]) -> None:
+def test_the_second_call_inspects_nothing(calls: list[list[int]]) -> None:
     x, gain = draw(7, 13), draw(13, seed=1)
     compiled = stack.compile(lambda x, gain: (x * gain, x.T.exp(), (x + gain)[1:]), x, gain)
     for count in range(4):
@@ -70,7 +70,7 @@ def test_arguments_and_results_with_axes_in_another_order(calls: list[list[int]]
         torch.testing.assert_close(found, torch.tanh(x) * 2)
 
 
-def test_other_arguments_are_not_run_again(calls: list[list[int]]) -> None:
+def test_other_arguments_are_inspected(calls: list[list[int]]) -> None:
     x = draw(6, 6)
     compiled = stack.compile(torch.exp, x)
     compiled(x)

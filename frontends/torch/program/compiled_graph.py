@@ -191,7 +191,7 @@ class Graph:
         """Returns how to call the graph by address; None if it needs more than its arguments."""
         inputs, orders, results = self.imported.inputs, self.border.orders, self.border.places()
         places = tuple(i for i in inputs if isinstance(i, int))
-        is_open = self.imported.checks or self.imported.sizes or self.imported.func.symbols
+        is_open = self.imported.sizes or self.imported.func.symbols
         if not self._is_own() or is_open or len(places) < len(inputs) or results is None:
             return None
         numbers = [self.numbers[output] for output in self.imported.outputs]
@@ -209,7 +209,14 @@ class Graph:
         if self.shortcut is None or not all(isinstance(a, torch.Tensor) for a in args):
             return None
         if not self.func.results:
-            return self.shortcut.of_views(args)
+            found = self.shortcut.of_views(args)
+        else:
+            found = self._by_address(self.shortcut, args, arrays, is_native)
+        return None if found is None else self.check_indices.before(found, self.shortcut.places)
+
+    def _by_address(
+        self, shortcut: Shortcut, args: Sequence[Any], arrays: Sequence[Any], is_native: bool
+    ) -> Direct | None:
         compiled = self.by_size.get(())
         if not isinstance(compiled, CompiledGraph):
             return None
@@ -219,12 +226,12 @@ class Graph:
             if call is None:
                 self.shortcut = None  # nor for other arguments: later calls do not ask
                 return None
-            return self.shortcut.dense(
+            return shortcut.dense(
                 call, args, arrays, compiled.captured.device, self.func.results, self._array
             )
         if not is_native:
             program = replace(program, entered=lambda _: None)
-        return self.shortcut.near(program, args, arrays, self.func.results, kept)
+        return shortcut.near(program, args, arrays, self.func.results, kept)
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
         """Returns a tensor for each parameter of the program, with its axes in memory order."""

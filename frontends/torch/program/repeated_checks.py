@@ -10,6 +10,8 @@ import torch
 from stack.frontends.torch.aten.lowering import IndexCheck
 from stack.frontends.torch.capture.index_checks import check_index
 from stack.ir.node import Node
+from stack.run.backend import Direct
+from stack.run.frontend import Arrays
 
 
 class Checks:
@@ -35,6 +37,17 @@ class Checks:
                 check_index(check, index, tensors, self.params)
         if self.are_fixed:
             self._remember(tensors)
+
+    def before(self, call: Direct, places: Sequence[int]) -> Direct:
+        """Returns a call that checks its arguments first; `places`: their numbers by parameter."""
+        if not self.checks:
+            return call
+
+        def checked(args: Arrays) -> list[torch.Tensor] | None:
+            self([args[place] for place in places])
+            return call(args)
+
+        return checked
 
     def _is_known(self, i: int, index: torch.Tensor) -> bool:
         """True if index `i` was checked in the last call: the same tensor, not written to since."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stack
+from stack.frontends.torch.program.compiled_graph import Graph
 
 torch = pytest.importorskip("torch")
 
@@ -92,6 +93,20 @@ def test_strided_arguments_are_right_in_every_call() -> None:
     wide = x.numpy().astype(np.float64) * gain.numpy()
     for _ in range(3):
         np.testing.assert_allclose(compiled(x, gain).numpy(), wide, rtol=1e-6)
+
+
+def test_indices_are_checked_in_calls_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    embed = torch.nn.functional.embedding
+    table, found = draw(10, 4), torch.tensor([3, 1])
+    compiled = stack.compile(lambda found, table: embed(found, table) * 2, found, table)
+    compiled(found, table)
+    monkeypatch.setattr(Graph, "_called", lambda *_: pytest.fail("not by address"))
+    for places in ([0, 9], [9, 0], [4, 4]):
+        given = torch.tensor(places)
+        torch.testing.assert_close(compiled(given, table), embed(given, table) * 2)
+        given[1] = 10
+        with pytest.raises(IndexError, match="'found'"):
+            compiled(given, table)
 
 
 def test_axes_in_another_order_are_no_copy() -> None:

@@ -298,6 +298,13 @@ def optimized(fn: Any, backend: Callable[..., Any], failed: Callable[[Any], None
     return optimize(backend, nopython=True, guard_fail_fn=failed)(fn)
 
 
+def is_skipped(code: Any) -> bool:
+    """True if Dynamo traces a function's code only within others: torch's own, mostly."""
+    from torch._dynamo import trace_rules
+
+    return trace_rules.check(code)
+
+
 def explain(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
     """Returns Dynamo's explanation of the graph breaks of a call."""
     from torch._dynamo import explain

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -161,10 +161,12 @@ def traceable(fn: Any) -> Any:
 
     Dynamo caches graphs by code object, so each callable gets a code object of its own.
     """
-    if isinstance(fn, MethodType):
-        return MethodType(traceable(fn.__func__), fn.__self__)
-    if isinstance(fn, FunctionType):
-        return _with_own_code(fn)
+    code = getattr(fn, "__code__", None)
+    if isinstance(code, CodeType) and not private.is_skipped(code):
+        if isinstance(fn, MethodType):
+            return MethodType(traceable(fn.__func__), fn.__self__)
+        if isinstance(fn, FunctionType):
+            return _with_own_code(fn)
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stack
+from stack.frontends.torch.compile.guarded_calls import TorchCalls
 from stack.frontends.torch.program.compiled_graph import Graph
 
 torch = pytest.importorskip("torch")
@@ -107,6 +108,17 @@ def test_indices_are_checked_in_calls_by_address(monkeypatch: pytest.MonkeyPatch
         given[1] = 10
         with pytest.raises(IndexError, match="'found'"):
             compiled(given, table)
+
+
+def test_functions_of_torch_skip_dynamo_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = torch.nn.Linear(8, 4), draw(3, 8)
+    for fn in (torch.nn.functional.normalize, net.forward, torch.tanh, function):
+        args = (x, draw(8, seed=1)) if fn is function else (x,)
+        compiled = stack.compile(fn, *args)
+        compiled(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(TorchCalls, "_called", lambda *_, **__: pytest.fail("called by Dynamo"))
+            torch.testing.assert_close(compiled(*args), fn(*args))
 
 
 def test_axes_in_another_order_are_no_copy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from stack.wings import part_if_here
 from ..runtime.program import BlockProgram
 from .tensors import adopt, download, upload
 from .torch_device import TorchDevice
-
-Tensor = torch.Tensor
 
 
 def default_device() -> str:
@@ -49,24 +48,15 @@ def executable(
     why_stepwise = "the wing 'calls' is missing" if graph else "graph=False asks for it"
     foreign = part_if_here("device-xla")
 
-    def prepare(arrays: Sequence[np.ndarray]) -> list[Tensor]:
-        return upload(arrays, entering, device)
-
-    def accept(arrays: Sequence[Any]) -> list[Tensor]:
-        return adopt(arrays, entering, device)
-
-    def finish(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-        return download(tensors, leaving)
+    prepare = partial(upload, types=entering, device=device)
+    accept = partial(adopt, types=entering, device=device)
+    finish = partial(download, types=leaving)
 
     def profile(arrays: Sequence[Any]) -> list[float]:
         on_host = all(isinstance(a, np.ndarray) for a in arrays)
         inputs = prepare(arrays) if on_host else accept(arrays)
         program.run(inputs)
         return program.profile(inputs)
-
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
 
     return Executable(
         run=lambda arrays: finish(program.run(prepare(arrays))),
@@ -78,7 +68,7 @@ def executable(
         finish=finish,
         device=str(device),
         accept=accept,
-        wait=wait,
+        wait=partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None,
         arrays="torch",
         by_address=replays.by_address() if replays else None,
         call_dense=replays.call_dense if replays else None,

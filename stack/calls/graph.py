@@ -190,7 +190,7 @@ class CompiledGraph(CapturedProgram):
         return program, None if kept is None else kept.found
 
     def call_dense(self, sizes: Sizes) -> CallDense | None:
-        """Returns how to call on dense arrays without inspecting them; None if they are converted."""
+        """Returns how to call on dense arrays of known layout; None if arrays are converted."""
         executable = self.executables.get(sizes)
         if executable is None or not self.on_device or self.captured.bound:
             return None

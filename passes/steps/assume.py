@@ -16,7 +16,7 @@ and its condition limits the iterations (`bounds.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,13 +39,10 @@ class Assume(Step):
     name: ClassVar[str] = "assume"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_axis(kernel, self.axis)
         if not any(_found(loop) for loop, _ in loops_along(kernel, self.axis)):
-            return f"no large negative mask of positions hides blocks of {self.axis}"
-        return ""
+            yield f"no large negative mask of positions hides blocks of {self.axis}"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

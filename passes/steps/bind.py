@@ -12,6 +12,7 @@ Source: `parallel` and `gpu_blocks` of Halide; `bind` of TensorIR (Feng et al., 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,30 +47,25 @@ class Bind(Step):
     axis: str
     to: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.to not in KINDS:
-            return f"axis {self.axis}: it can be bound to {' or '.join(KINDS)}, not to {self.to!r}"
+            yield f"axis {self.axis}: it can be bound to {' or '.join(KINDS)}, not to {self.to!r}"
         if isinstance(target, Cpu if self.to == "grid" else Gpu):
-            return f"axis {self.axis}: {target.title} has no {self.to}"
-        why = why_no_axis(kernel, self.axis)
-        if why:
-            return why
+            yield f"axis {self.axis}: {target.title} has no {self.to}"
+        yield why_no_axis(kernel, self.axis)
         for loop, around in loops_along(kernel, self.axis):
             if not is_serial(loop):
-                return f"axis {self.axis} is bound to {bound_to(loop)} already"
+                yield f"axis {self.axis} is bound to {bound_to(loop)} already"
             inside = next((o for o in around if o.attrs["kind"] != KINDS[self.to]), None)
             if inside is not None:
                 name = f"{inside.attrs['kind']} loop over {axis_of(inside)}"
-                return f"the loop over {self.axis} is inside of the {name}: bind that one before"
+                yield f"the loop over {self.axis} is inside of the {name}: bind that one before"
             if self.to == "cores" and around and inner_loop(around[-1], self.axis) is None:
                 outer = axis_of(around[-1])
-                return f"not perfectly nested: the body of {outer} is more than {self.axis}"
+                yield f"not perfectly nested: the body of {outer} is more than {self.axis}"
             if not stores_only(loop):
-                return f"the loop over {self.axis} carries a value from one iteration to the next"
-            why = why_shared(loop, own=True)
-            if why:
-                return why
-        return ""
+                yield f"the loop over {self.axis} carries a value from one iteration to the next"
+            yield why_shared(loop, own=True)
 
     def apply(self, kernel: Node) -> Node:
         return with_kind(kernel, self.axis, KINDS[self.to])

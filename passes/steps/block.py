@@ -23,7 +23,7 @@ Halide (Suriana et al., CGO 2017).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,14 +47,12 @@ class BlockStates(Step):
     name: ClassVar[str] = "block"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         loops = [loop for loop, _ in loops_along(kernel, self.axis) if not stores_only(loop)]
         if not any(len(starts_of(loop)) > 1 or _is_continued(loop) for loop in loops):
-            return f"no loop over {self.axis} carries two values, or goes on with one"
-        return next((why for loop in loops if (why := _why_together(loop))), "")
+            yield f"no loop over {self.axis} carries two values, or goes on with one"
+        yield from map(_why_together, loops)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -20,7 +20,7 @@ FlashAttention-2 (Dao, 2023).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,21 +61,18 @@ class BoundLoops(Step):
     axis: str
     where: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_axis(kernel, self.axis)
         if self.where not in ("", CUT):
-            return f"axis {self.axis}: `{CUT}` or nothing, not {self.where!r}"
+            yield f"axis {self.axis}: `{CUT}` or nothing, not {self.where!r}"
         loops = [loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop)]
         if not loops:
-            return f"no loop over {self.axis} is online or carries totals, and has no limits yet"
+            yield f"no loop over {self.axis} is online or carries totals, and has no limits yet"
         found = [_limits(loop.blocks[0]) for loop in loops]
         if not any(limits.bounds.found for limits in found):
-            return f"no comparison of positions hides blocks of {self.axis}"
+            yield f"no comparison of positions hides blocks of {self.axis}"
         if self.where == CUT and not any(limits.bounds.exact for limits in found):
-            return f"axis {self.axis}: more than a comparison of positions hides elements"
-        return ""
+            yield f"axis {self.axis}: more than a comparison of positions hides elements"
 
     def parts(self, kernel: Node) -> int:
         """Returns into how many loops `cut` splits a loop of the kernel, at most; 1 if it would

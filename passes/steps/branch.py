@@ -15,7 +15,7 @@ Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,8 +26,8 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of
-from stack.passes.steps.step import Step, why_no_gpu
-from stack.target import Target
+from stack.passes.steps.step import Step
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,16 @@ class Branch(Step):
     """Apply the masks in the online loops over an axis in branches."""
 
     name: ClassVar[str] = "branch"
+    only = Gpu
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target) or why_no_axis(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_axis(kernel, self.axis)
         loops = [loop for loop, _ in loops_along(kernel, self.axis) if is_associative(loop)]
         if not loops:
-            return f"no loop over {self.axis} is online or carries totals"
+            yield f"no loop over {self.axis} is online or carries totals"
         if not any(_masks(loop.blocks[0]) for loop in loops):
-            return f"no mask in a loop over {self.axis} can be tested for a whole tile"
-        return ""
+            yield f"no mask in a loop over {self.axis} can be tested for a whole tile"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -44,17 +44,15 @@ class ComputeWith(Step):
     name: ClassVar[str] = "compute_with"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_axis(kernel, self.axis)
         blocks = [kernel.blocks[0]] if len(loops_along(kernel, self.axis)) > 1 else []
         while blocks:
             block = blocks.pop()
             if any(_groups(block, self.axis)):
-                return ""
+                return
             blocks += [b for node in block.nodes for b in node.blocks]
-        return f"no two serial loops over {self.axis} in one block are independent and equally long"
+        yield f"no two serial loops over {self.axis} in one block are independent and equally long"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

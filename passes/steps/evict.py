@@ -12,7 +12,7 @@ Source: eviction priorities of PTX (`evict_first`, `evict_last`); `eviction_poli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,9 +20,9 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit, Visit
-from stack.passes.steps.loops import stores_only
-from stack.passes.steps.step import Step, why_no_gpu
-from stack.target import Target
+from stack.passes.steps.loops import stores_only, why_no_memory
+from stack.passes.steps.step import Step
+from stack.target import Gpu, Target
 
 REUSE = "reuse"
 WHEN = ("first", "last", REUSE)
@@ -38,19 +38,14 @@ class Evict(Step):
     """
 
     name: ClassVar[str] = "evict"
+    only = Gpu
     memory: str
     when: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.when not in WHEN:
-            return f"memory {self.memory}: the hint is {', '.join(WHEN)}, not {self.when!r}"
-        names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]
-        if self.memory not in names:
-            return f"no memory {self.memory!r}; there are: {', '.join(names)}"
-        return ""
+            yield f"memory {self.memory}: the hint is {', '.join(WHEN)}, not {self.when!r}"
+        yield why_no_memory(kernel, self.memory)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -17,7 +17,7 @@ Source: loop distribution with scalar expansion (Kuck et al., POPL 1981).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from stack.passes.steps.loops import along, axes, axis_of, loops_along, starts_o
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Gpu, Target
+from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,19 @@ class Fission(Step):
     """
 
     name: ClassVar[str] = "fission"
+    only = Cpu
     axis: str
     inner: str
     into: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        if isinstance(target, Gpu):
-            return "a program of a GPU has no local memory"
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         if not any(_inner(loop.blocks[0], self.inner) for loop in loops):
-            return f"the body of {self.axis} has no loop over {self.inner}"
+            yield f"the body of {self.axis} has no loop over {self.inner}"
         if self.into in axes(kernel):
-            return f"axis {self.into} exists already"
-        return next((why for loop in loops if (why := self._why_not_apart(loop))), "")
+            yield f"axis {self.into} exists already"
+        yield from map(self._why_not_apart, loops)
 
     def _why_not_apart(self, loop: Node) -> str:
         block = loop.blocks[0]

@@ -13,7 +13,7 @@ Source: `fuse` of Halide; loop coalescing of Polychronopoulos (ICPP 1987).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,14 +42,11 @@ class Fuse(Step):
     axis: str
     inner: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_nest(kernel, self.axis, self.inner)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_nest(kernel, self.axis, self.inner)
         inner_loops = loops_along(kernel, self.inner)
         if any(not f.around or axis_of(f.around[-1]) != self.axis for f in inner_loops):
-            return f"a loop over {self.inner} is outside of the loops over {self.axis}"
-        return ""
+            yield f"a loop over {self.inner} is outside of the loops over {self.axis}"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -15,7 +15,7 @@ memory. GPUs only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,9 +32,9 @@ from stack.passes.steps.loops import (
     stores_only,
     why_not_free,
 )
-from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
-from stack.target import Target
+from stack.target import Gpu, Target
 
 Tiles = dict[Node, Node]  # a load of a tile, and the tile in registers
 
@@ -49,23 +49,19 @@ class Hold(Step):
     """
 
     name: ClassVar[str] = "hold"
+    only = Gpu
     axis: str
     turns: int
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target) or why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         for loop in loops:
             if not 0 < self.turns <= extent_of(loop):
-                return f"axis {self.axis}: cannot keep {self.turns} of {extent_of(loop)} iterations"
-            why = why_kept(loop)
-            if why:
-                return why
+                yield f"axis {self.axis}: cannot keep {self.turns} of {extent_of(loop)} iterations"
+            yield why_kept(loop)
         if all(map(stores_only, loops)) or len(loops) < 2:
-            return f"axis {self.axis}: needs a loop that reduces, and another one after it"
-        return ""
+            yield f"axis {self.axis}: needs a loop that reduces, and another one after it"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

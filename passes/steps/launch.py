@@ -11,6 +11,7 @@ Source: `num_warps` and `num_stages` of Triton.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from stack.ir.traits import is_loop, is_store
 from stack.ir.warp_ops import WARP
 from stack.passes.steps.loops import axis_of
 from stack.passes.steps.masked_blocks import with_masks
-from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.step import Step
 from stack.passes.steps.tiles import loaded_bytes, why_no_registers
 from stack.target import Gpu, Target
 
@@ -35,26 +36,22 @@ class Launch(Step):
     """
 
     name: ClassVar[str] = "launch"
+    only = Gpu
     USUAL: ClassVar[int] = 4  # warps: one for each scheduler of a multiprocessor
     warps: int
     stages: int = 2
     programs: int = 0
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.warps < 1 or self.warps & (self.warps - 1):
-            return f"{self.warps} warps: the number is not a power of two"
+            yield f"{self.warps} warps: the number is not a power of two"
         if self.stages < 1:
-            return f"stages={self.stages}: at least 1"
+            yield f"stages={self.stages}: at least 1"
         if isinstance(target, Gpu) and self.warps * WARP > target.threads:
-            return f"{self.warps * WARP} threads, and a program has at most {target.threads}"
-        return (
-            _why_no_program(kernel.blocks[0])
-            or why_no_registers(kernel, target)
-            or self._why_no_room(kernel, target)
-        )
+            yield f"{self.warps * WARP} threads, and a program has at most {target.threads}"
+        yield _why_no_program(kernel.blocks[0])
+        yield why_no_registers(kernel, target)
+        yield self._why_no_room(kernel, target)
 
     def _why_no_room(self, kernel: Node, target: Target | None) -> str:
         """Returns why the operands that matmuls load for all pipeline stages do not fit in shared

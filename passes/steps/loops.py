@@ -88,12 +88,18 @@ def nests(kernel: Node) -> list[list[str]]:
 
 
 def why_no_axis(kernel: Node, axis: str) -> str:
-    """Why a step cannot name an axis: there is no loop over it. "" if there is one."""
+    """Returns why a step cannot name an axis: there is no loop over it; "" if there is one."""
     known = axes(kernel)
     if axis in known:
         return ""
     named = ", ".join(f"{name} of {extent}" for name, extent in known.items()) or "none"
     return f"there is no loop over {axis!r}; the axes are: {named}"
+
+
+def why_no_memory(kernel: Node, memory: str) -> str:
+    """Returns why a step cannot name a memory: no parameter has the name; "" if one has."""
+    names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]
+    return "" if memory in names else f"no memory {memory!r}; there are: {', '.join(names)}"
 
 
 def why_not_free(kernel: Node, axis: str) -> str:

@@ -20,7 +20,7 @@ Source: the micro-kernel of BLIS (Van Zee and van de Geijn, TOMS 2015); `tensori
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import products_in
 from stack.passes.steps.loops import axis_of
 from stack.passes.steps.step import Step
-from stack.target import Cpu, Gpu, Target
+from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,23 @@ class Microkernel(Step):
     """
 
     name: ClassVar[str] = "microkernel"
+    only = Cpu
     instruction: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        if isinstance(target, Gpu):
-            return "packed panels are for CPUs; a GPU has tensorize"
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         found = products_in(kernel)
         if len(found) != 1:
             count = f"{len(found)} matrix products" if found else "no matrix product"
-            return f"{count}: one loop adds products of two inputs to vectors of sums"
+            yield f"{count}: one loop adds products of two inputs to vectors of sums"
         (product,) = found
         free = next((loop for loop in product.around if loop.attrs["kind"] != "parallel"), None)
         if free is not None:
             outer, inner = axis_of(free), axis_of(product.loop)
-            return f"the loop over {inner} is inside of the loop over {outer}, which is not bound"
+            yield f"the loop over {inner} is inside of the loop over {outer}, which is not bound"
         if tuple(nest_of(kernel.blocks[0], "parallel")[0]) != product.around:
-            return f"the loop over {axis_of(product.loop)} is in one of several loop nests"
-        return self._why_no_instruction(product.dot, target) if self.instruction else ""
+            yield f"the loop over {axis_of(product.loop)} is in one of several loop nests"
+        if self.instruction:
+            yield self._why_no_instruction(product.dot, target)
 
     def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:
         if not isinstance(target, Cpu):

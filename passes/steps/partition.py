@@ -18,7 +18,7 @@ Source: index-set splitting (Wolfe, High Performance Compilers, 1996); loop part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -57,21 +57,18 @@ class Partition(Step):
         words = self.points.split(",")
         return [int(word) for word in words] if all(word.isdigit() for word in words) else None
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         points = self.numbers
         if points is None:
-            return f"axis {self.axis}: {self.points!r} is no list of iterations, as 20,40"
+            yield f"axis {self.axis}: {self.points!r} is no list of iterations, as 20,40"
         for loop, _ in loops_along(kernel, self.axis):
             ends = [0, *points, extent_of(loop)]
             if any(a >= b for a, b in pairwise(ends)):
-                return f"axis {self.axis}: {self.points} do not increase from 1 to {ends[-1] - 1}"
+                yield f"axis {self.axis}: {self.points} do not increase from 1 to {ends[-1] - 1}"
             values = (len(points) + 1) * (2 + sum(map(_is_work, loop.blocks[0].all_nodes)))
             if values > MOST:
-                return f"axis {self.axis}: {values} values in all parts, the most is {MOST}"
-        return ""
+                yield f"axis {self.axis}: {values} values in all parts, the most is {MOST}"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

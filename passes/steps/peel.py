@@ -13,7 +13,7 @@ Source: index-set splitting (Wolfe, High Performance Compilers, 1996).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,19 +55,16 @@ class Peel(Step):
         """The axis of the peeled loops."""
         return f"{self.axis}{LAST}"
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         known = axes(kernel)
         for loop, _ in loops_along(kernel, self.axis):
             inside = [axis_of(inner) for inner in loop.blocks[0].all_nodes if is_loop(inner)]
             taken = known.keys() & {f"{axis}{LAST}" for axis in (self.axis, *inside)}
             if taken:
-                return f"axis {self.axis}: axis {min(taken)} exists already"
+                yield f"axis {self.axis}: axis {min(taken)} exists already"
             if not 0 < self.turns < extent_of(loop):
-                return f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
-        return ""
+                yield f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

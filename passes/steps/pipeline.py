@@ -12,7 +12,7 @@ Source: Lam, Software pipelining (PLDI 1988); `software_pipeline` of TensorIR.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, stores_only, why_not_free
-from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.step import Step
 from stack.passes.steps.tiles import loaded_bytes
 from stack.target import Gpu, Target
 
@@ -38,27 +38,25 @@ class Pipeline(Step):
     """
 
     name: ClassVar[str] = "pipeline"
+    only = Gpu
     axis: str
     turns: int
     through: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target) or why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         if self.turns < 1:
-            return f"axis {self.axis}: at least 1 iteration is in flight, not {self.turns}"
+            yield f"axis {self.axis}: at least 1 iteration is in flight, not {self.turns}"
         if self.through not in ("", SHARED):
-            return f"axis {self.axis}: tiles go through {SHARED}, not through {self.through!r}"
+            yield f"axis {self.axis}: tiles go through {SHARED}, not through {self.through!r}"
         loops = loops_along(kernel, self.axis)
         if not any(map(_reads, loops)):
-            return f"no loop over {self.axis} loads a tile whose index depends on {self.axis}"
+            yield f"no loop over {self.axis} loads a tile whose index depends on {self.axis}"
         if self.through and isinstance(target, Gpu):
             held = self.turns * max(loaded_bytes(loop.blocks[0]) for loop, _ in loops)
             if held > target.operand_bytes:
                 room = f"shared memory has room for {target.operand_bytes}"
-                return f"axis {self.axis}: {self.turns} iterations load {held} bytes, and {room}"
-        return ""
+                yield f"axis {self.axis}: {self.turns} iterations load {held} bytes, and {room}"
 
     def apply(self, kernel: Node) -> Node:
         loops = (loop for loop, _ in loops_along(kernel, self.axis))

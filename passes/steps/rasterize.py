@@ -13,15 +13,15 @@ rasterization of CUTLASS.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import inner_loop, loops_along, why_no_axis
-from stack.passes.steps.step import Step, why_no_gpu
-from stack.target import Target
+from stack.passes.steps.step import Step
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,19 @@ class Rasterize(Step):
     """
 
     name: ClassVar[str] = "rasterize"
+    only = Gpu
     axis: str
     rows: int
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target) or why_no_axis(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_axis(kernel, self.axis)
         if self.rows < 1:
-            return f"axis {self.axis}: a group has at least 1 row, not {self.rows}"
+            yield f"axis {self.axis}: a group has at least 1 row, not {self.rows}"
         for loop, around in loops_along(kernel, self.axis):
             if loop.attrs["kind"] != "grid":
-                return f"axis {self.axis} is not bound to the grid: bind it before"
+                yield f"axis {self.axis} is not bound to the grid: bind it before"
             if not around or inner_loop(around[-1], self.axis) is None:
-                return f"the loop over {self.axis} is not directly inside of another one"
-        return ""
+                yield f"the loop over {self.axis} is not directly inside of another one"
 
     def apply(self, kernel: Node) -> Node:
         def change(old: Node, args: Sequence[Node], block: Block) -> Node:

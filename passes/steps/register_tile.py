@@ -20,7 +20,7 @@ Source: the register tile of the BLIS micro-kernel (Van Zee and van de Geijn, TO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,7 +32,7 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import stored_product
 from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.step import Step
-from stack.target import Cpu, Gpu, Target
+from stack.target import Cpu, Target
 
 PAIRED = "m k pair, k n pair -> m n"
 
@@ -47,23 +47,18 @@ class RegisterTile(Step):
     """
 
     name: ClassVar[str] = "register_tile"
+    only = Cpu
     axis: str
     instruction: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        if isinstance(target, Gpu):
-            return "register_tile is for CPUs; a GPU has tensorize"
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         for loop, _ in loops_along(kernel, self.axis):
             product = stored_product(kernel.blocks[0], loop)
             if product is None:
-                return f"a loop over {self.axis} does more than store sums of products, in vectors"
-            why = self._why_no_instruction(product.dot, target) if self.instruction else ""
-            if why:
-                return why
-        return ""
+                yield f"a loop over {self.axis} does more than store sums of products, in vectors"
+            if self.instruction:
+                yield self._why_no_instruction(product.dot, target)
 
     def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:
         if not _is_grouped(dot):

@@ -20,7 +20,7 @@ online softmax (Milakov and Gimelshein, 2018) and of variances (Chan, Golub and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,19 +49,15 @@ class Reorder(Step):
     axis: str
     inner: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_nest(kernel, self.axis, self.inner)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_nest(kernel, self.axis, self.inner)
         for loop, _ in loops_along(kernel, self.axis):
             inner = inner_loop(loop, self.inner)
             assert inner is not None
             if is_online(loop) and is_online(inner) and states_of(inner.blocks[0]) is not None:
                 continue
-            why = why_no_totals(inner) or why_shared(loop)
-            if why:
-                return why
-        return ""
+            yield why_no_totals(inner)
+            yield why_shared(loop)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

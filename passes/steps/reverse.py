@@ -11,7 +11,7 @@ Source: longest processing time first (Graham, SIAM Journal on Applied Mathemati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,15 +33,11 @@ class Reverse(Step):
     name: ClassVar[str] = "reverse"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         for loop, _ in loops_along(kernel, self.axis):
-            why = why_no_totals(loop) or why_shared(loop)
-            if why:
-                return why
-        return ""
+            yield why_no_totals(loop)
+            yield why_shared(loop)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -34,7 +34,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -81,10 +81,9 @@ class Rewrite(Step):
     name: ClassVar[str] = "rewrite"
     rule: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.rule not in RULES:
-            return f"there is no rule {self.rule!r}; there are: {', '.join(RULES)}"
-        return ""
+            yield f"there is no rule {self.rule!r}; there are: {', '.join(RULES)}"
 
     def apply(self, kernel: Node) -> Node:
         edit, rule = Edit(kernel), RULES[self.rule]

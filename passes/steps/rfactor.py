@@ -17,7 +17,7 @@ Source: Suriana, Adams and Kamil, Parallel associative reductions in Halide (CGO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -43,19 +43,15 @@ class Rfactor(Step):
     name: ClassVar[str] = "rfactor"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         factored = 0
         for loop, _ in loops_along(kernel, self.axis):
-            why = "" if is_online(loop) else why_no_totals(loop)
-            if why:
-                return why
+            if not is_online(loop):
+                yield why_no_totals(loop)
             factored += any(_sums(loop))
         if not factored:
-            return f"no loop over {self.axis} adds the reduction of a tile to a total"
-        return ""
+            yield f"no loop over {self.axis} adds the reduction of a tile to a total"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

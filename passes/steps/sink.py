@@ -21,7 +21,7 @@ Source: loop interchange with scalar expansion (Allen and Kennedy, 2001, section
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,7 +37,7 @@ from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Gpu, Target
+from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,21 @@ class Sink(Step):
     """
 
     name: ClassVar[str] = "sink"
+    only = Cpu
     axis: str
     inner: str
     into: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        if isinstance(target, Gpu):
-            return "a program of a GPU has no local memory"
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         found = [loop for loop, _ in loops_along(kernel, self.axis) if _loops(loop, self.inner)]
         if not found:
-            return f"no loop over {self.inner} in the body of {self.axis} carries a value along it"
+            yield f"no loop over {self.inner} in the body of {self.axis} carries a value along it"
         for loop, around in loops_along(kernel, self.axis):
             inside = filter(is_loop, loop.blocks[0].all_nodes)
             if self.into in {axis_of(n) for n in (*around, *inside)}:
-                return f"axis {self.into} exists already, around {self.axis} or inside"
-        return next((why for loop in found if (why := self._why_not(loop))), "")
+                yield f"axis {self.into} exists already, around {self.axis} or inside"
+        yield from map(self._why_not, found)
 
     def _why_not(self, loop: Node) -> str:
         held = loop.blocks[0].params[1:]

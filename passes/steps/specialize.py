@@ -18,7 +18,7 @@ Source: `specialize` of Halide (Ragan-Kelley et al., PLDI 2013).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,20 +46,16 @@ class Specialize(Step):
     axis: str
     at: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis) or why_not_free(kernel, self.at or self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
+        yield why_not_free(kernel, self.at or self.axis)
         points = split_points(kernel).get(self.axis, ())
         if not points:
-            return f"no guard changes at a constant iteration of {self.axis}"
+            yield f"no guard changes at a constant iteration of {self.axis}"
         for loop, around in loops_along(kernel, self.at or self.axis):
             if not any(axis_of(outer) == self.axis for outer in (*around, loop)):
-                return f"a loop over {self.at} is not inside a loop over {self.axis}"
-            why = why_too_many(loop, len(points) + 1)
-            if why:
-                return f"axis {self.axis}: {why}"
-        return ""
+                yield f"a loop over {self.at} is not inside a loop over {self.axis}"
+            yield why_too_many(loop, len(points) + 1)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -22,7 +22,7 @@ Source: `split` with a tail strategy of Halide (Ragan-Kelley et al., PLDI 2013).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -76,24 +76,20 @@ class Split(Step):
         """The axis of the loop inside of a block."""
         return f"{self.axis}.1"
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.block < 1:
-            return f"axis {self.axis}: the block size is at least 1, not {self.block}"
+            yield f"axis {self.axis}: the block size is at least 1, not {self.block}"
         if self.tail not in TAILS:
-            return f"axis {self.axis}: the tail is one of {', '.join(TAILS)}, not {self.tail}"
-        why = why_no_axis(kernel, self.axis)
-        if why:
-            return why
+            yield f"axis {self.axis}: the tail is one of {', '.join(TAILS)}, not {self.tail}"
+        yield why_no_axis(kernel, self.axis)
         taken = {self.outer, self.inner} & axes(kernel).keys()
         if taken:
-            return f"axis {self.axis}: axis {min(taken)} exists already"
+            yield f"axis {self.axis}: axis {min(taken)} exists already"
         for loop, _ in loops_along(kernel, self.axis):
             if not is_serial(loop):
-                return f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
-            why = why_not_repeated(loop) if self._overlaps(loop) else ""
-            if why:
-                return why
-        return ""
+                yield f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
+            if self._overlaps(loop):
+                yield why_not_repeated(loop)
 
     def _overlaps(self, loop: Node) -> bool:
         """True if the tail is `overlap` and the block size does not divide the loop's extent, so

@@ -34,7 +34,7 @@ from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import all_loops, axis_of, is_serial, starts_of
 from stack.passes.steps.step import Step
-from stack.target import Gpu, Target
+from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
@@ -47,30 +47,30 @@ class Stage(Step):
     """
 
     name: ClassVar[str] = "stage"
+    only = Cpu
     value: str
     space: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.space != "local":
-            return f"values are staged in local memory, not in {self.space!r}"
-        if isinstance(target, Gpu):
-            return f"a program of a GPU has no memory for {self.value}"
+            yield f"values are staged in local memory, not in {self.space!r}"
         names = kernel.blocks[0].names
         named = [n for n, name in names.items() if name == self.value]
         if not named:
-            return f"no value is called {self.value!r}"
+            yield f"no value is called {self.value!r}"
         (value,) = named
         if not isinstance(value.type, TensorType) or is_memory(value):
-            return f"{self.value} is {value.type}, not a scalar or a tile"
+            yield f"{self.value} is {value.type}, not a scalar or a tile"
         home = _home(kernel.blocks[0], value)
         if home is None:
-            return f"no two loops of one block compute {self.value}"
+            yield f"no two loops of one block compute {self.value}"
         if not all(map(is_serial, home.loops)):
-            return f"a loop that computes {self.value} is bound: stage it before"
+            yield f"a loop that computes {self.value} is bound: stage it before"
         around = next(around for loop, around in all_loops(kernel) if loop in home.loops)
         known = {home.axis, *(loop.blocks[0].params[0] for loop in around)}
         extra = [v for v in value.vars if "extent" in v.attrs and v not in known]
-        return f"{self.value} also depends on {extra[0].attrs['name']}" if extra else ""
+        if extra:
+            yield f"{self.value} also depends on {extra[0].attrs['name']}"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -21,7 +21,7 @@ Source: `stage_mem` of Exo (Ikarashi et al., PLDI 2022); `cache_read` and `cache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, NamedTuple
@@ -36,10 +36,10 @@ from stack.ir.types import DTYPES, DType, TensorType, holds_all
 from stack.passes.steps.affine import linear
 from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, starts_of, why_no_memory, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
-from stack.target import Gpu, Target
+from stack.target import Cpu, Target
 
 
 class StridedAccess(NamedTuple):
@@ -121,38 +121,30 @@ class StageMem(Step):
     """
 
     name: ClassVar[str] = "stage_mem"
+    only = Cpu
     memory: str
     axis: str
     dtype: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        if isinstance(target, Gpu):
-            return f"a program of a GPU has no memory for {self.memory}"
-        names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]
-        if self.memory not in names:
-            return f"no memory {self.memory!r}; there are: {', '.join(names)}"
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_memory(kernel, self.memory)
+        yield why_not_free(kernel, self.axis)
         is_own = self._is_own(kernel)
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         reads = [_reads(loop, is_own) for loop in loops]
         for loop, found in zip(loops, reads, strict=True):
-            why = self._why_not_converted(loop, found)
-            if why:
-                return why
+            yield self._why_not_converted(loop, found)
         known = [access for found in reads for access in found.values()]
         stored = [_store(loop, is_own) for loop in loops]
         known += [access for access in stored if access is not None]
         if not known:
-            return (
+            yield (
                 f"no unmasked access to {self.memory} has unit stride along {self.axis} and along"
                 " one inner loop"
             )
         size = max(lines * lanes * a.dtype.bytes for a in known for lines, lanes in [a.shape])
         if size > LARGEST_LOCAL:
-            return f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
-        return ""
+            yield f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
 
     def _why_not_converted(self, loop: Node, reads: Mapping[Node, StridedAccess]) -> str:
         """Returns why the copy cannot have the step's element type; "" if it can, or if the step

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 
 from stack.errors import UsageError
 from stack.ir.node import Node
-from stack.target import Cpu, Target
+from stack.target import Cpu, Gpu, Target
 
 STEPS: dict[str, type[Step]] = {}
 
@@ -33,19 +33,30 @@ class Step(ABC):
 
     Attributes:
         name: the name of the primitive.
+        only: the only kind of machine that has it; None if CPUs and GPUs do.
         why: the reason that the policy gives; not a part of the text.
     """
 
     name: ClassVar[str] = ""
+    only: ClassVar[type[Cpu] | type[Gpu] | None] = None
     why: str = dataclasses.field(default="", compare=False, kw_only=True)
 
     def __init_subclass__(cls) -> None:
         STEPS[cls.name] = cls
 
-    @abstractmethod
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         """Returns the rule of legality that the step would break on a kernel, with the number that
         breaks it; "" if the step is legal.
+        """
+        if target is not None and self.only is not None and not isinstance(target, self.only):
+            own, other = ("GPU", "CPU") if self.only is Gpu else ("CPU", "GPU")
+            return f"{self.name} is for {own}s, and the target is a {other}"
+        return next(filter(None, self.broken(kernel, target)), "")
+
+    @abstractmethod
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        """Yields each rule of legality that the step would break on a kernel, or "" for a rule that
+        it keeps. What follows a broken rule is not run, and may rely on it.
         """
 
     @abstractmethod
@@ -65,13 +76,6 @@ class Step(ABC):
             elif value != f.default:
                 words.append(f"{f.name}={value}")
         return " ".join(words)
-
-
-def why_no_gpu(step: Step, target: Target | None) -> str:
-    """Returns why a step that only GPUs support is illegal on a target; "" if the target is a GPU
-    or unknown.
-    """
-    return f"{step.name} is for GPUs, and the target is a CPU" if isinstance(target, Cpu) else ""
 
 
 class IllegalStep(UsageError):
@@ -165,6 +169,3 @@ def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None)
     for _, after in applied(kernel, steps, target):
         kernel = after
     return kernel
-
-
-__all__ = ["STEPS", "IllegalStep", "Step", "applied", "parse_steps", "run_steps", "why_no_gpu"]

@@ -15,7 +15,7 @@ Source: `tensorize` of TensorIR (Feng et al., ASPLOS 2023).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -39,9 +39,9 @@ from stack.ir.warp_ops import MATRIX
 from stack.passes.steps.access import clipped, conjuncts, parts_of, spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant
-from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
-from stack.target import Target
+from stack.target import Gpu, Target
 
 PRECISIONS = ("", *ROUNDINGS)
 
@@ -56,22 +56,19 @@ class Tensorize(Step):
     """
 
     name: ClassVar[str] = "tensorize"
+    only = Gpu
     precision: str = ""
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if self.precision not in PRECISIONS:
-            return f"precision {self.precision!r} is not {', '.join(PRECISIONS[1:])}"
+            yield f"precision {self.precision!r} is not {', '.join(PRECISIONS[1:])}"
         found = [p for p in map(product_of, kernel.blocks[0].all_nodes) if p is not None]
         if not found:
-            return "no matrix product: no sum of products of two tiles, each with its own axis"
+            yield "no matrix product: no sum of products of two tiles, each with its own axis"
         for product in found:
             if min(product.sizes) < MATRIX:
                 shape = " x ".join(map(str, product.sizes))
-                return f"a product of {shape}: instructions take {MATRIX} or more along each axis"
-        return ""
+                yield f"a product of {shape}: instructions take {MATRIX} or more along each axis"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

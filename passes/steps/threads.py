@@ -13,13 +13,14 @@ algebra (SC 2008).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.steps.step import Step, why_no_gpu
-from stack.target import Target
+from stack.passes.steps.step import Step
+from stack.target import Gpu, Target
 
 SIDES = ("", "rows", "columns")
 MEMORY = ("shared", "global")
@@ -37,24 +38,21 @@ class Threads(Step):
     """
 
     name: ClassVar[str] = "threads"
+    only = Gpu
     rows: int = 0
     columns: int = 0
     lanes: str = ""
     operands: str = "shared"
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if min(self.rows, self.columns) < 0 or not (self.rows or self.columns or self.lanes):
-            return f"{self.rows} x {self.columns} sums: a thread has at least 1 row or 1 column"
+            yield f"{self.rows} x {self.columns} sums: a thread has at least 1 row or 1 column"
         if self.lanes not in SIDES:
-            return f"lanes={self.lanes}: lanes are along rows or columns"
+            yield f"lanes={self.lanes}: lanes are along rows or columns"
         if self.operands not in MEMORY:
-            return f"operands={self.operands}: operands are in {' or '.join(MEMORY)} memory"
+            yield f"operands={self.operands}: operands are in {' or '.join(MEMORY)} memory"
         if not any(map(is_contraction, kernel.blocks[0].all_nodes)):
-            return "there is no matrix product: `tensorize` before"
-        return ""
+            yield "there is no matrix product: `tensorize` before"
 
     def apply(self, kernel: Node) -> Node:
         own: dict[str, object] = {"threads": (self.rows, self.columns)}

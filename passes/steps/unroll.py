@@ -11,7 +11,7 @@ Source: `unroll` of Halide and TensorIR.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import axis_of, loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -30,7 +30,9 @@ MOST = 4096  # values; more code would not fit in the instruction cache
 def why_too_many(loop: Node, copies: int) -> str:
     """Returns why so many copies of a loop's body have too many values; "" if they do not."""
     values = copies * len(loop.blocks[0].all_nodes)
-    return f"{values} values in all copies, the most is {MOST}" if values > MOST else ""
+    if values <= MOST:
+        return ""
+    return f"axis {axis_of(loop)}: {values} values in all copies, the most is {MOST}"
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,11 @@ class Unroll(Step):
     name: ClassVar[str] = "unroll"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         for loop, _ in loops_along(kernel, self.axis):
-            why = why_kept(loop)
-            if why:
-                return why
-            why = why_too_many(loop, extent_of(loop))
-            if why:
-                return f"axis {self.axis}: {why}"
-        return ""
+            yield why_kept(loop)
+            yield why_too_many(loop, extent_of(loop))
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -15,7 +15,7 @@ Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,18 +48,15 @@ class Vectorize(Step):
     name: ClassVar[str] = "vectorize"
     axis: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_not_free(kernel, self.axis)
         for loop, _ in loops_along(kernel, self.axis):
-            why = why_no_running(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
-            if why:
-                return why
+            yield why_no_running(loop)
+            yield why_shared(loop)
+            yield self._why_no_tiles(loop, target)
             lanes = extent_of(loop)
             if isinstance(target, Gpu) and lanes & (lanes - 1):
-                return f"axis {self.axis}: {lanes} lanes; tiles of a GPU have a power of two"
-        return ""
+                yield f"axis {self.axis}: {lanes} lanes; tiles of a GPU have a power of two"
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
         var = loop.blocks[0].params[0]

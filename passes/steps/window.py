@@ -13,7 +13,7 @@ Source: relative position biases (Shaw, Uszkoreit and Vaswani, NAACL 2018) compu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, NamedTuple
@@ -27,9 +27,10 @@ from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
-from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.loops import why_no_memory
+from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import power_of_two, static
-from stack.target import Target
+from stack.target import Gpu, Target
 
 MOST = 1024  # elements of a run
 SHARE = 0.5  # of the elements of the tile that it has at most
@@ -54,19 +55,16 @@ class WindowLoads(Step):
     """Load runs of a memory, from which tiles pick their elements."""
 
     name: ClassVar[str] = "window"
+    only = Gpu
     memory: str
 
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target)
-        if why:
-            return why
-        names = {str(p.attrs["name"]): p for p in kernel.blocks[0].params}
-        if self.memory not in names:
-            return f"there is no memory {self.memory!r}; there are: {', '.join(names)}"
-        loads = (n for n in kernel.blocks[0].all_nodes if is_load(n))
-        if not any(run_of(n) for n in loads if n.args[0] is names[self.memory]):
-            return f"no tile reads short runs of {self.memory} many times"
-        return ""
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_memory(kernel, self.memory)
+        own = {p for p in kernel.blocks[0].params if str(p.attrs["name"]) == self.memory}
+        if not any(
+            run_of(n) for n in kernel.blocks[0].all_nodes if is_load(n) and n.args[0] in own
+        ):
+            yield f"no tile reads short runs of {self.memory} many times"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -61,7 +61,7 @@ REFUSED = {
         f"{TILES}; assume r.0; bound r.0; bound r.0",
         "has no limits yet",
     ),
-    "window: no such memory": (total(CAUSAL), "window p9", "there is no memory 'p9'"),
+    "window: no such memory": (total(CAUSAL), "window p9", "no memory 'p9'"),
     "window: no table": (total(CAUSAL), f"{SUM}; window p0", "no tile reads short runs of p0"),
     "reverse: no such axis": (total(CAUSAL), "reverse q", "no loop over 'q'"),
     "reverse: rescaled": (rows(CAUSAL), "reverse r", "rescales what it carries"),

@@ -39,7 +39,7 @@ class Blocks(BlockPass):
 
     def change(self, block: Block, log: Log) -> Block:
         block = unfuse_gemms(block)
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         for node in block.nodes:
             if writes_by_data(node):
                 continue  # sequential over the data: left to a library
@@ -61,8 +61,8 @@ class Blocks(BlockPass):
             shown = f"%{block.names.get(node, node.op)}"
             if log.spend("blocks", lines, shown):
                 note_width(alone(node) if is_bare(node) else node, log)
-                changed[node] = Replacement(kernel)
-        return replace(block, changed) if changed else block
+                changed[node] = kernel
+        return replace(block, changed)
 
     def _checked(self, kernel: Node) -> Node:
         """Returns `kernel` unchanged after a check of the types in which its matmuls accumulate.

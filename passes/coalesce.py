@@ -67,15 +67,15 @@ class Coalesce(BlockPass):
     def _filled(self, block: Block, log: Log, cpu: Cpu) -> Block:
         """Returns the block with groups whose last axis is shorter than a vector rewritten, so that
         their kernels use whole vectors."""
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         for node in block.nodes:
             made = with_full_vectors(node, cpu)
             if made is not None and log.spend("fill_vectors", block.locs.get(node, ())):
-                changed[node] = Replacement(made)
-        return replace(block, changed) if changed else block
+                changed[node] = made
+        return replace(block, changed)
 
     def _merged(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         for node in block.nodes:
             group = _group(node, block.locs.get(node, ()))
             if group is None:
@@ -92,7 +92,7 @@ class Coalesce(BlockPass):
             for item in items_of(node, block.nodes):
                 new = make("item", (made,), {"index": item.attrs["index"]})
                 changed[item] = Replacement(reshaped(new, item.shape), names=names)
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
 
 def _group(node: Node, lines: Lines) -> Node | None:

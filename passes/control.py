@@ -8,7 +8,7 @@ from collections.abc import Callable
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_control
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -34,12 +34,12 @@ class BlockPass(Pass):
         already changed. Subclasses implement this."""
 
 
-def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node, Replacement]:
+def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node, Node]:
     """Returns replacements for the branches, loops and calls whose bodies `change` changes."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         if is_control(node):
             new = node.rebuilt(blocks=[change(b) for b in node.blocks])
             if new is not node:
-                changed[node] = Replacement(new)
+                changed[node] = new
     return changed

@@ -47,7 +47,7 @@ class Distribute(BlockPass):
         def counted(params: tuple[Node, ...], results: tuple[Node, ...], kept: bool) -> Counts:
             return counts_of(Block(params, results), log.cpu, kept)
 
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         for node in block.nodes:
             if not is_kernel(node) or not log.spend("distribute"):
                 continue
@@ -58,12 +58,12 @@ class Distribute(BlockPass):
                 counts = counted(body.params, body.results, is_prepacked)
                 log.note(f"{node.attrs['name']}: {counts}")
             if not is_prepacked:
-                changed[node] = Replacement(loops_of(node))
+                changed[node] = loops_of(node)
                 continue
             product = prepacked_of(node)
             panels = {a: "panels" for a in product.args if a not in node.args}
             changed[node] = Replacement(product, names=panels)
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
 
 def distribute_kernel(kernel: Node, target: Target | None = None) -> Node:

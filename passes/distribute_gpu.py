@@ -16,8 +16,6 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Target, as_gpu
 
-__all__ = ["CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
-
 
 @dataclass(frozen=True)
 class DistributeGpu(Pass):

@@ -20,7 +20,7 @@ from stack.passes.gpu_products.tile_choice import (
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.multi_gemm import left_of
 from stack.passes.tiling.single_ops import group_of
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 
 
@@ -123,15 +123,15 @@ def _put(block: Block, nodes: Sequence[Node]) -> Block:
     """Returns the block with the matmul groups `nodes` replaced by one group that computes the
     results of all."""
     made = side_by_side([_group(n) for n in nodes])
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     first = 0
     for node in nodes:
         if not isinstance(node.type, TupleType):
-            changed[node] = Replacement(Node("item", (made,), {"index": first}, node.type))
+            changed[node] = Node("item", (made,), {"index": first}, node.type)
             first += 1
             continue
         for item in items_of(node, block.nodes):
             index = first + int(item.attrs["index"])
-            changed[item] = Replacement(Node("item", (made,), {"index": index}, item.type))
+            changed[item] = Node("item", (made,), {"index": index}, item.type)
         first += len(node.type.items)
     return replace(block, changed)

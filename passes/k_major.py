@@ -28,7 +28,6 @@ from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import engine
-from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
@@ -47,28 +46,28 @@ class KMajor(Pass):
     def _block(self, block: Block, log: Log, fixed: Set[Node], turns: int) -> Block:
         """Transposes operands of matmuls in a block that runs `turns` times, and in the blocks of
         its control flow. `fixed`: parameters of the block that are the same in all runs."""
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         for node in block.nodes:
             if is_control(node):
                 blocks = [self._block(b, log, *loop_invariants(node, b)) for b in node.blocks]
                 new = node.rebuilt(blocks=blocks)
                 if new is not node:
-                    changed[node] = Replacement(new)
+                    changed[node] = new
             if not is_contraction(node):
                 continue
             side = _out_of_order(node)
             if side is not None:
                 cost = copied(node.args[side], fixed, turns, log.gpu)
                 if cost < copy_seconds(node, log.gpu) and log.spend("k_major"):
-                    changed[node] = Replacement(_in_order(node, side))
+                    changed[node] = _in_order(node, side)
                 continue
             if not may_round(node):
                 continue
             sides = lying_across(node)
             cost = sum(copied(node.args[i], fixed, turns, log.gpu) for i in sides)
             if sides and cost < _saved(node, log.gpu) and log.spend("k_major"):
-                changed[node] = Replacement(_turned(node, sides))
-        return engine.replace(block, changed) if changed else block
+                changed[node] = _turned(node, sides)
+        return engine.replace(block, changed)
 
 
 def loop_invariants(node: Node, block: Block) -> tuple[Set[Node], int]:

@@ -24,7 +24,7 @@ from stack.ir.traits import (
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.gpu_products.tile_choice import is_given_to_library
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 
 
@@ -35,16 +35,16 @@ class Library(BlockPass):
     name: ClassVar[str] = "library"
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         for node in block.nodes:
             if is_generated(node):
                 attrs = {**node.attrs, "kind": "library", "why": _why_group(node)}
-                changed[node] = Replacement(node.rebuilt(attrs=attrs))
+                changed[node] = node.rebuilt(attrs=attrs)
             elif _is_lone_item(node):
-                changed[node] = Replacement(wrap(node.args[0]))
+                changed[node] = wrap(node.args[0])
             elif not (_is_free(node) or _is_step(node)) and log.spend("library"):
-                changed[node] = Replacement(wrap(node))
-        return replace(block, changed) if changed else block
+                changed[node] = wrap(node)
+        return replace(block, changed)
 
 
 def _why_group(group: Node) -> str:

@@ -13,7 +13,7 @@ from stack.ir.traits import is_control, is_group, is_item, is_while, maker, plac
 from stack.ir.types import TensorType
 from stack.passes.control import changed_bodies
 from stack.passes.updates import Reuses, Role, in_place, is_library_of, updatable
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.run.memory import Lifetime, place
@@ -54,10 +54,10 @@ class Memory(Pass):
                 keys_of = () if "updates" in node.attrs else uses.results(node)
                 at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(node.types)
                 new = node.rebuilt(attrs={**node.attrs, "at": at})
-                changed[node] = Replacement(new)
+                changed[node] = new
         if lives:
             log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
     def _update(self, block: Block, log: Log, role: Role) -> Block:
         """Returns the block with steps that write their result over a dead operand, in nested
@@ -78,16 +78,16 @@ class Memory(Pass):
     ) -> Block:
         """Returns the block with updates in place and the control flow of `inner`, by old nodes."""
         updates = updatable(block, role, self.updated, reuses)
-        changed = {n: Replacement(new) for n, new in inner.items() if new is not n}
+        changed = {n: new for n, new in inner.items() if new is not n}
         for node, pairs in updates.control.items():
             if pairs and log.spend("update", block.locs.get(node, ())):
                 places = [pairs.get(i, -1) for i in range(len(node.types))]
                 attrs = {**node.attrs, "reuses": places}
-                changed[node] = Replacement(inner[node].rebuilt(attrs=attrs))
+                changed[node] = inner[node].rebuilt(attrs=attrs)
         for node, update in updates.steps.items():
             if log.spend("update", block.locs.get(node, ())):
-                changed[node] = Replacement(in_place(node, update))
-        return replace(block, changed) if changed else block
+                changed[node] = in_place(node, update)
+        return replace(block, changed)
 
 
 class _Uses:

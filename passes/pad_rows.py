@@ -24,7 +24,7 @@ from stack.passes.cpu_products.whole_products import whole_product
 from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of
-from stack.rewrite.engine import Replacement, Simple, inline_block, replace, rewrite
+from stack.rewrite.engine import Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu
 
@@ -44,7 +44,7 @@ class PadRows(BlockPass):
         return super().run(func, log)
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         readers = [(node, _ragged(node)) for node in block.nodes]
         copies: dict[Node, Node] = {}
         for arg in dict.fromkeys(n.args[i] for n, places in readers for i in places):
@@ -58,8 +58,8 @@ class PadRows(BlockPass):
         for node, places in readers:
             padded = [i for i in places if node.args[i] in copies]
             if padded:
-                changed[node] = Replacement(_reading(node, padded, copies))
-        return replace(block, changed) if changed else block
+                changed[node] = _reading(node, padded, copies)
+        return replace(block, changed)
 
 
 def _ragged(node: Node) -> list[int]:

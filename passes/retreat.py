@@ -35,7 +35,7 @@ class Retreat(BlockPass):
     schedules: int = 0
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         for node in block.nodes:
             why, lines = node.attrs.get("refused"), block.locs.get(node, ())
             if why is None or not log.spend("retreat", lines):
@@ -43,21 +43,21 @@ class Retreat(BlockPass):
             way, found = self._next(node, block, log.target)
             changed |= found
             log.note(f"{block.names.get(node, node.op)} takes {way}: {why}", lines)
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
     def _next(
         self, node: Node, block: Block, target: Target | None
-    ) -> tuple[str, dict[Node, Replacement]]:
+    ) -> tuple[str, dict[Node, Node | Replacement]]:
         """Returns the fallback of a group whose kernel the compiler refused: its description for
         the log, and the replacements. It is the next schedule, smaller groups, or a library, in
         this order."""
         schedule = self._schedule(node, target)
         if schedule:
-            return f"schedule {schedule}", {node: Replacement(_with(node, schedule=schedule))}
+            return f"schedule {schedule}", {node: _with(node, schedule=schedule)}
         parts = smaller(node, target, bool(self.schedules))
         if parts is None:
             new = _with(node, kind="library", why="its compiler refused a kernel", schedule=None)
-            return "the library", {node: Replacement(new)}
+            return "the library", {node: new}
         groups = [n for n in parts.nodes if not (is_known(n) or is_item(n))]
         return f"{len(groups)} groups", instead(node, parts.body, block)
 
@@ -127,7 +127,7 @@ def _with(node: Node, **more: object) -> Node:
     return node.rebuilt(attrs=held)
 
 
-def instead(node: Node, parts: Block, block: Block) -> dict[Node, Replacement]:
+def instead(node: Node, parts: Block, block: Block) -> dict[Node, Node | Replacement]:
     """Returns replacements of the results of the group `node` by those of `parts`, a block that
     computes the same in smaller groups."""
     b = Builder()

@@ -25,7 +25,6 @@ from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import engine
 from stack.rewrite.check import Inexact
-from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
@@ -46,7 +45,7 @@ class RoundOperands(Pass):
 def _block(block: Block, log: Log, fixed: Set[Node], trips: int) -> Block:
     """Rounds operands of matmuls in a block that runs `trips` times, and in the blocks of its
     control flow. `fixed`: loop-invariant parameters of the block."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     users: dict[Node, list[Node]] = {}
     for node in block.nodes:
         for arg in node.args:
@@ -57,7 +56,7 @@ def _block(block: Block, log: Log, fixed: Set[Node], trips: int) -> Block:
             blocks = [_block(b, log, *loop_invariants(node, b)) for b in node.blocks]
             new = node.rebuilt(blocks=blocks)
             if new is not node:
-                changed[node] = Replacement(new)
+                changed[node] = new
         if not _rounds(node):
             continue
         copies = [
@@ -73,8 +72,8 @@ def _block(block: Block, log: Log, fixed: Set[Node], trips: int) -> Block:
                     rounded[arg] = round_tf32(arg)
             attrs = {**node.attrs, "precision": ROUNDED}
             args = [rounded[a] for a in node.args]
-            changed[node] = Replacement(make(node.op, args, attrs, hint=node.type))
-    return engine.replace(block, changed) if changed else block
+            changed[node] = make(node.op, args, attrs, hint=node.type)
+    return engine.replace(block, changed)
 
 
 def _rounds(node: Node) -> bool:

@@ -234,6 +234,3 @@ def _reach(gpu: Gpu) -> str:
         f"{gpu.processors} processors, {gpu.bf16_rate / 1e12:.0f} Tflop/s,"
         f" {gpu.memory_rate / 1e12:.3g} TB/s, {gpu.shared_bytes >> 10} KiB shared"
     )
-
-
-__all__ = ["LOOPS", "WriteSchedules"]

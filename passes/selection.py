@@ -33,7 +33,7 @@ class Selection(BlockPass):
     most: int = 16
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         held = log.gpu.rows.warps * log.gpu.rows.warp_elements  # a row stays in registers
         scope = Scope(block, log)
         for node in block.nodes:
@@ -52,7 +52,7 @@ class Selection(BlockPass):
             for old in slices:
                 new = b.op("slice", (results[place_of(old.args[0])],), old.attrs)
                 changed[old] = Replacement(new, (node,))
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
 
 def _is_simple(sort: Node, axis: int) -> bool:

@@ -31,7 +31,7 @@ from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_operands import index_in_pass
 from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.schedule import Schedule
 from stack.target import Gpu
@@ -49,7 +49,7 @@ class StreamLimits(BlockPass):
     always: bool = False
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         for node in block.nodes:
             if not is_stream(node):
                 continue
@@ -62,8 +62,8 @@ class StreamLimits(BlockPass):
             if log.spend("stream_limits", block.locs.get(node, ())):
                 name = block.names.get(node, "stream")
                 log.note(f"%{name}: the blocks visible under {mask.source.op} are computed first")
-                changed[node] = Replacement(_limited(node, mask, intervals, span))
-        return replace(block, changed) if changed else block
+                changed[node] = _limited(node, mask, intervals, span)
+        return replace(block, changed)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _limited(stream: Node, mask: StreamMask, intervals: BlockIntervals, span: Sp
     test = _condition(mask, intervals, *new)
     wider = Block((*states.params, *new), states.results, states.names, states.locs)
     alike = (n for n in states.nodes if choice(n) and n.args[0] is mask.select.args[0])
-    inside = replace(wider, {n: Replacement(n.rebuilt([test, *n.args[1:]])) for n in alike})
+    inside = replace(wider, {n: n.rebuilt([test, *n.args[1:]]) for n in alike})
     same = new_params("limit", [n.type for n in told], ending.params)
     finish = Block((*ending.params, *same), ending.results, ending.names, ending.locs)
     blocks = (inside, correct, finish)

@@ -27,12 +27,10 @@ from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.check import WIDER
-from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
+from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
-
-__all__ = ["CannotTile", "Tile", "check_code", "note_width", "tile_group"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Tile(BlockPass):
         return group
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         kernel_of = CachedTransform(lambda group: self._kernel(group, log))
         for node in block.nodes:
             group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
@@ -81,8 +79,8 @@ class Tile(BlockPass):
                 dot = find_dot(kernel.blocks[0])
                 if dot is not None and dot.tensor.rank:
                     self._tell(dot, block.names.get(node, node.op), log)
-                changed[node] = Replacement(kernel)
-        return replace(block, changed) if changed else block
+                changed[node] = kernel
+        return replace(block, changed)
 
     def _kernel(self, group: Node, log: Log) -> Node:
         check_code(group, self.refuse)

@@ -46,7 +46,7 @@ class UnrollLoops(BlockPass):
     most: int = 64
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node | Replacement] = {}
         scope = Scope(block, log)
         for node in block.nodes:
             count = trip_count(node) if is_while(node) and _is_by_element(node.blocks[1]) else None
@@ -62,7 +62,7 @@ class UnrollLoops(BlockPass):
                 changed[node] = Replacement(values[0], (), b.names, b.locs)
             for user in filter(is_item, scope.users(node)):
                 changed[user] = Replacement(values[place_of(user)], (node,), b.names, b.locs)
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
 
 def _is_by_element(body: Block) -> bool:

@@ -380,6 +380,3 @@ def _sizes(type_: TensorType) -> tuple[int, ...]:
 
 def _power_of_two(size: int) -> int:
     return size & -size
-
-
-__all__ = ["Printer", "Source", "Unprintable", "CudaValue", "print_kernel"]

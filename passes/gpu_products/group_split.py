@@ -10,7 +10,7 @@ from stack.passes.gpu_products.tile_choice import first_text
 from stack.passes.tiling.contraction import rest_of
 from stack.passes.tiling.multi_gemm import products_of
 from stack.passes.tiling.single_ops import alone
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 
 UNFUSED = "unfused"  # replaces the tile in a schedule
 
@@ -22,17 +22,17 @@ def is_unfused(group: Node) -> bool:
 
 def unfuse_gemms(block: Block) -> Block:
     """Splits each group of a block whose schedule is `unfused`."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         if not is_fusion(node) or not is_unfused(node):
             continue
         parts = unfused(node)
         if len(parts) == 1:
-            changed[node] = Replacement(parts[0])
+            changed[node] = parts[0]
             continue
         for item in items_of(node, block.nodes):
-            changed[item] = Replacement(parts[int(item.attrs["index"])])
-    return replace(block, changed) if changed else block
+            changed[item] = parts[int(item.attrs["index"])]
+    return replace(block, changed)
 
 
 def unfused(group: Node) -> list[Node]:

@@ -371,6 +371,3 @@ def _at(result: Node, place: Index) -> Index:
 
 def _memory(name: str, type_: TensorType) -> Node:
     return param(name, TensorType(type_.dtype, type_.shape, "global"))
-
-
-__all__ = ["axis_names", "domain", "emit"]

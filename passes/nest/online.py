@@ -322,6 +322,3 @@ def _real(axes: Iterable[Dim]) -> list[Dim]:
     symbols.
     """
     return [d for d in axes if isinstance(d, Expr)]
-
-
-__all__ = ["STREAMED", "Online", "StreamSpace"]

@@ -130,6 +130,3 @@ def _store(
     at = [values.scope.number(places[n]) for n in target]
     extra = [] if guard is None else [guard]
     return values.scope.b.store(memory, values.scope.cast(value, memory.dtype), *at, *extra)
-
-
-__all__ = ["Along", "scan_nest", "scatter_nest"]

@@ -422,6 +422,3 @@ class Scalars:
 def _is_zero(node: Node) -> bool:
     """True if a constant is 0.0, the value of masked loads, and not -0.0."""
     return is_number(node) and not any(node.attrs["value"].array.tobytes())
-
-
-__all__ = ["Scalars"]

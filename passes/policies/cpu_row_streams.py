@@ -50,6 +50,3 @@ class CpuRowStreams(StepLowering[Cpu]):
         cut = Split(axis, size, "peel")
         made.take(cut.because(why))
         return cut.inner
-
-
-__all__ = ["CpuRowStreams"]

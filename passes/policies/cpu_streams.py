@@ -365,6 +365,3 @@ def _factors(kernel: Node, key: str, columns: Collection[str]) -> Iterator[Node]
                 is_own = block.params[0] in value.vars and value.vars.isdisjoint(outer)
                 if is_own and not is_load(value):
                     yield value if value.dtype.bits == 16 else factor
-
-
-__all__ = ["CpuStreams"]

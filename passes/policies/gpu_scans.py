@@ -103,6 +103,3 @@ def _steps(scan: Node, gpu: Gpu) -> list[Step]:
             made.append(Bind(name, "grid").because(f"{count} programs"))
     held = prod(blocks)
     return [*made, Launch(warps_of(held, gpu)).because(f"a tile has {held} elements")]
-
-
-__all__ = ["GpuScans", "leaves_idle"]

@@ -269,6 +269,3 @@ def _is_table(load: Node) -> bool:
     positions.
     """
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
-
-
-__all__ = ["ProductStreams", "has_products"]

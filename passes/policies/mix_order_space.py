@@ -138,6 +138,3 @@ def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: in
 def _names(place: Sequence[Dim]) -> set[str]:
     """Returns the names of the symbols that occur in an index."""
     return {s.name for d in place for s in symbols(d)}
-
-
-__all__ = ["MixOrderSpace", "space_of"]

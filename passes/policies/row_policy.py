@@ -188,6 +188,3 @@ def _is_of_rows(gather: Node) -> bool:
     """True if a gather reads contiguous rows: its last axis is not selected by an index."""
     axes = parse_rule(gather.attrs["rule"]).inputs[0]
     return bool(axes) and not axes[-1].mark
-
-
-__all__ = ["REDUCED", "RowPolicy", "is_walked"]

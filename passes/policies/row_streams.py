@@ -262,6 +262,3 @@ def _column(nest: Node, around: Mapping[str, int]) -> str:
             found.add(names.get(last, ""))
     (column,) = found if len(found) == 1 else ("",)
     return column if column in around else ""
-
-
-__all__ = ["RowStreams"]

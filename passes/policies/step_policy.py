@@ -12,7 +12,7 @@ from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.steps.primitives import IllegalStep, Step, run_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.schedule import with_schedules
 from stack.target import Target, as_cpu
@@ -32,7 +32,7 @@ class StepPolicy(BlockPass):
         """
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         target = log.target or as_cpu(None)
         for node in block.nodes:
             if not (is_generated(node) or is_bare(node)):
@@ -50,8 +50,5 @@ class StepPolicy(BlockPass):
             made = with_schedules(group, [text])
             if steps and made is not node and log.spend("steps", lines, f"%{name}"):
                 log.note(f"{name}: {text}", lines)
-                changed[node] = Replacement(made)
-        return replace(block, changed) if changed else block
-
-
-__all__ = ["StepPolicy"]
+                changed[node] = made
+        return replace(block, changed)

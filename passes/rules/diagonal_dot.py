@@ -118,6 +118,3 @@ def _spread(value: Node, names: Axes, output: Axes, like: Node) -> Node:
         return value
     axes = tuple(sorted(output.index(n) for n in names))
     return make("broadcast", (value,), {"axes": axes}, hint=like.type)
-
-
-__all__ = ["diagonal_operand"]

@@ -121,6 +121,3 @@ def _fails(held: Mapping[Node, Node], floors: Mapping[Node, float]) -> Node:
         wrong = below if wrong is None else make("or", (wrong, below))
     assert wrong is not None
     return wrong
-
-
-__all__ = ["Assume", "limits_loops"]

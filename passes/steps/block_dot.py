@@ -220,6 +220,3 @@ def _number(place: AffineIndex, like: Node) -> Node:
 def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:
     """Returns the type of a tile of this element type and shape."""
     return TensorType(dtype, tuple(shape), "tile")
-
-
-__all__ = ["ReadAxis", "BlockDot", "Operand", "ReadWindow", "axis_along", "tile_of"]

@@ -238,6 +238,3 @@ def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:
         return block
     done = edit.remade(block.results, known, block)
     return Block(block.params, [done[r] for r in block.results])
-
-
-__all__ = ["BoundLoops"]

@@ -296,6 +296,3 @@ def is_costly(test: Node, inside: Sequence[Node]) -> bool:
             return True
         pending += node.args
     return False
-
-
-__all__ = ["Bound", "Bounds", "bounds_of", "can_hold", "extreme", "is_costly"]

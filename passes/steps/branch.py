@@ -102,6 +102,3 @@ def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
     body = Block((once, held), [edit.locate(select, made)])
     attrs = {"kind": "branch", "limited": True}
     return make("loop", [*limits, select.args[mask.shown]], attrs, (body,))
-
-
-__all__ = ["Branch"]

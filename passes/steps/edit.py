@@ -188,6 +188,3 @@ def _is_made(node: Node, name: str) -> bool:
     for it.
     """
     return name == node.op or name.rpartition("_")[0] == node.op
-
-
-__all__ = ["Change", "Edit", "Visit"]

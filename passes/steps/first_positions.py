@@ -126,6 +126,3 @@ def _masked(test: Node, here: Node, like: Node) -> Node:
         made = make("select", (test.args[0], here.args[0], none))
         return make(here.op, (made,), here.attrs, hint=here.type)
     return make("select", (test, here, none))
-
-
-__all__ = ["first_positions"]

@@ -72,6 +72,3 @@ def _test(state: State) -> Node:
     own = choice(repeated(state.part))
     assert own is not None, "it counts elements"
     return repeated(own.test)
-
-
-__all__ = ["iteration_counts"]

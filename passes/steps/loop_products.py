@@ -223,6 +223,3 @@ def _operand(
     known = tuple(axis for axis in axes if axis is not None)
     is_block = len(known) == len(axes) and any(axis.over for axis in known)
     return Operand(value.args[0], known) if is_block else None
-
-
-__all__ = ["LoopProduct", "products_in", "stored_product"]

@@ -207,6 +207,3 @@ def _bound_of(node: Node) -> Node:
             (node,) = node.args
         else:
             return node
-
-
-__all__ = ["MaskAssumptions", "assumed"]

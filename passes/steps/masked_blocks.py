@@ -56,6 +56,3 @@ def _masked(node: Node) -> Node:
         return make("store", [*node.args[:2], *index, test], attrs)
     zero = constant(0, node.dtype) if other is None else other
     return make("load", [memory, *index, test, zero], attrs, hint=node.type)
-
-
-__all__ = ["with_masks"]

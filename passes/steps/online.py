@@ -166,18 +166,3 @@ def states_of(block: Block) -> list[State] | None:
         found.append(State(variable, *side, new))
     order = {n: i for i, n in enumerate(block.nodes)}
     return sorted(found, key=lambda state: order[state.new])
-
-
-__all__ = [
-    "RescaledSum",
-    "State",
-    "identity_like",
-    "in_order",
-    "is_associative",
-    "is_none",
-    "is_online",
-    "scaled",
-    "serial_like",
-    "states_of",
-    "total_of",
-]

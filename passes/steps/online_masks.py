@@ -144,6 +144,3 @@ def _hides_all(block: Block, state: State) -> bool:
     """
     is_max = KIND_OF[state.new.op] == "max" and state.new.dtype.is_float
     return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)
-
-
-__all__ = ["HidingMask", "guarded_states", "hides", "masks_of"]

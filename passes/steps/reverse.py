@@ -50,6 +50,3 @@ class Reverse(Step):
             return make("loop", starts_of(old.rebuilt(args, blocks=[block])), old.attrs, (body,))
 
         return edit.change_loops(self.axis, change)
-
-
-__all__ = ["Reverse"]

@@ -234,4 +234,3 @@ RULES: dict[str, Callable[[Node], Node | None]] = {
     "iteration_counts": iteration_counts,
     "unrounded": _unrounded,
 }
-__all__ = ["Rewrite"]

@@ -176,6 +176,3 @@ def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
     if total.addend is None:
         return edit.locate(result, kept)
     return edit.locate(result, make("add", (kept, total.addend)))
-
-
-__all__ = ["Rfactor"]

@@ -119,6 +119,3 @@ class _Substitution:
         inner = _Substitution(self.edit, {**self.done, **{p: p for p in block.params}}, self.ranges)
         inner.changed = self.changed
         return Block(block.params, inner.all(block.results))
-
-
-__all__ = ["substituted"]

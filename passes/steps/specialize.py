@@ -108,6 +108,3 @@ def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Bl
         start = [zero, make("select", (test, one, zero)), *values]
         values = results_of(make("loop", start, attrs, (inside,)))
     return Block(block.params, values)
-
-
-__all__ = ["Specialize"]

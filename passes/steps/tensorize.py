@@ -220,6 +220,3 @@ def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
     if any(_lanes_of(p) == (axis,) and p.args[0] is test for p in conjuncts(mask)):
         return True
     return "clip" in value.attrs and clipped(index, tile, value.args[0], axis, test)
-
-
-__all__ = ["Product", "Tensorize", "product_of"]

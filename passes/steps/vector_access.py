@@ -249,6 +249,3 @@ class Access:
         """
         made = self.values.new(test)
         return self.values.spread(test, self.shape) if made.tensor.rank else made
-
-
-__all__ = ["Access", "Widened"]

@@ -175,6 +175,3 @@ def _index(load: Node, run: MemoryRun) -> Node:
 def _gather(run: Node, index: Node) -> Node:
     axes = " ".join(f"t{i}" for i in range(index.tensor.rank))
     return make("gather", (run, index), {"rule": f"w!, {axes} -> {axes}"})
-
-
-__all__ = ["WindowLoads"]

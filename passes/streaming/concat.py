@@ -25,7 +25,7 @@ from stack.ir.traits import (
 from stack.passes.streaming.graph import Graph, keeps_its_value
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import COMBINE
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 
 
 def joins_rows(node: Node) -> bool:
@@ -75,9 +75,9 @@ class _Split:
             start = add(start, size)
         self.start, self.size = start, sizes[self.long]
 
-    def replacements(self) -> dict[Node, Replacement]:
+    def replacements(self) -> dict[Node, Node]:
         """Returns replacements of the reductions and slices behind the concat. Raises Refusal."""
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         reduces = False
         pending = [self.concat]
         members = {self.concat}
@@ -92,10 +92,10 @@ class _Split:
                     members.add(user)
                     pending.append(user)
                 elif is_reduction(user) and user.attrs["axes"] == (self.axis,):
-                    changed[user] = Replacement(user)
+                    changed[user] = user
                     reduces = True
                 elif user.op == "slice" and self._is_long(user):
-                    changed[user] = Replacement(user)
+                    changed[user] = user
                 else:
                     raise Refusal(f"{self.graph.name(user)} needs the whole of it")
         if not reduces:
@@ -103,7 +103,7 @@ class _Split:
         for node in self.graph.nodes:
             if node in members and node is not self.concat:
                 self.parts[node] = self._elementwise(node)
-        return {n: Replacement(self._end(n)) for n in changed}
+        return {n: self._end(n) for n in changed}
 
     def _is_long(self, user: Node) -> bool:
         """True if a slice takes only the long part along the axis."""
@@ -215,7 +215,7 @@ def shaped(value: Node, shape: Sequence[Dim]) -> Node:
 
 def _without_shifts(block: Block) -> Block:
     """Returns the block with max(x - r) replaced by r - r, where r is the max of x."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         found = _shifted(node) if extremum(node) > 0 else None
         if found is None:
@@ -227,8 +227,8 @@ def _without_shifts(block: Block) -> Block:
         made = make("sub", (row, row))
         if made.dtype != node.dtype:
             made = make("cast", (made,), hint=node.type)
-        changed[node] = Replacement(made)
-    return replace(block, changed) if changed else block
+        changed[node] = made
+    return replace(block, changed)
 
 
 def _shifted(node: Node) -> tuple[Node, Node] | None:
@@ -263,6 +263,3 @@ def _plain(node: Node) -> Node:
     while is_alias(node) or converts(node):
         node = node.args[0]
     return node
-
-
-__all__ = ["split_rows"]

@@ -11,7 +11,7 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.traits import choice, converts, signs
 from stack.ir.types import BOOL
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.splat import splat
 
 ABSORBS = -(2.0**120)  # half a digit of it exceeds 2 ** 95, in 32-bit floats
@@ -20,7 +20,7 @@ Mask = tuple[Node | bool, float | None]  # condition under which it is 0, and it
 
 def masks_as_selects(block: Block) -> Block:
     """Returns the block with additive masks as selects."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         if signs(node) != (1, 1) or node.dtype.bits > 32:
             continue
@@ -29,9 +29,9 @@ def masks_as_selects(block: Block) -> Block:
             if mask is None or mask[1] is None or isinstance(mask[0], bool):
                 continue
             fill = constant(mask[1], node.dtype)
-            changed[node] = Replacement(make("select", (mask[0], value, fill), hint=node.type))
+            changed[node] = make("select", (mask[0], value, fill), hint=node.type)
             break
-    return replace(block, changed) if changed else block
+    return replace(block, changed)
 
 
 def _mask(node: Node) -> Mask | None:
@@ -82,6 +82,3 @@ def _both(op: str, a: Node | bool, b: Node | bool) -> Node | bool:
         known, other = (a, b) if isinstance(a, bool) else (b, a)
         return decides if known is decides else other
     return make(op, (a, b))
-
-
-__all__ = ["masks_as_selects"]

@@ -34,6 +34,3 @@ def multi_outputs(
         and not region.depends(v)
         and graph.after((v.node,)).isdisjoint(read)
     ]
-
-
-__all__ = ["multi_outputs"]

@@ -20,7 +20,7 @@ from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import StreamAxes, stream_axes
 from stack.passes.positions.stream_shape import memory_side
 from stack.passes.tiling.frame import CannotTile, static
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.target import Cpu
 
@@ -29,14 +29,14 @@ AxisOrders = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the cop
 
 def transpose_operands(block: Block, log: Log) -> Block:
     """Returns the block with streams that read such operands from a copy, if that costs less."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         if not is_stream(node):
             continue
         turned = _across(node, log.cpu)
         if turned and log.spend("transpose_operands"):
-            changed[node] = Replacement(_reading(node, turned))
-    return replace(block, changed) if changed else block
+            changed[node] = _reading(node, turned)
+    return replace(block, changed)
 
 
 def _across(stream: Node, cpu: Cpu) -> AxisOrders:

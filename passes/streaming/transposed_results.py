@@ -10,7 +10,7 @@ from stack.ir.node import Block, Node
 from stack.ir.tensor_ops import result_type
 from stack.ir.traits import axis_order, is_alias, is_item, is_stream, items_of, place_of
 from stack.passes.streaming.graph import Graph
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 
 # a result, the transpose that is its only reader, and the order of the result's axes
 Transposed = tuple[Node, Node, tuple[int, ...]]
@@ -19,7 +19,7 @@ Transposed = tuple[Node, Node, tuple[int, ...]]
 def write_transposed(block: Block) -> Block:
     """Returns the block with streams that transpose their results before writing them."""
     graph = Graph(block)
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for stream in block.nodes:
         if not is_stream(stream):
             continue
@@ -27,7 +27,7 @@ def write_transposed(block: Block) -> Block:
         transposes = {out: found for out in outs if (found := _transpose(graph, out)) is not None}
         if transposes:
             changed.update(_transposed(stream, outs, transposes))
-    return replace(block, changed) if changed else block
+    return replace(block, changed)
 
 
 def _transpose(graph: Graph, out: Node) -> Transposed | None:
@@ -63,7 +63,7 @@ def _merged(reshape: Node) -> list[tuple[int, ...]] | None:
 
 def _transposed(
     stream: Node, outs: Sequence[Node], transposes: Mapping[Node, Transposed]
-) -> dict[Node, Replacement]:
+) -> dict[Node, Node]:
     states, correct, finish = stream.blocks
     results = list(finish.results)
     for out, _, order in transposes.values():
@@ -72,15 +72,15 @@ def _transposed(
     ending = Block(finish.params, results, finish.names, finish.locs)
     type_ = result_type(ending.type)
     new = Node("stream", stream.args, stream.attrs, type_, (states, correct, ending))
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for out in outs:
         made = make("item", (new,), dict(out.attrs)) if is_item(out) else new
         if out not in transposes:
-            changed[out] = Replacement(made)
+            changed[out] = made
             continue
         _, reader, _ = transposes[out]
         shaped = made
         if made.shape != reader.shape:
             shaped = make("reshape", (made,), hint=reader.tensor)
-        changed[reader] = Replacement(shaped)
+        changed[reader] = shaped
     return changed

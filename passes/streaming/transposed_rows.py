@@ -16,7 +16,7 @@ from stack.passes.cpu_products.mma import mma_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.frame import CannotTile, static
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.schedule import Schedule
 from stack.target import Cpu
@@ -24,12 +24,12 @@ from stack.target import Cpu
 
 def transpose_rows(block: Block, log: Log) -> Block:
     """Returns the block with matmuls that read such rows from a copy, if that costs less."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         turned = _turned(node, log.cpu) if node.op == "dot" else None
         if turned is not None and log.spend("transpose_rows"):
-            changed[node] = Replacement(turned)
-    return replace(block, changed) if changed else block
+            changed[node] = turned
+    return replace(block, changed)
 
 
 def _turned(dot: Node, cpu: Cpu) -> Node | None:

@@ -10,18 +10,18 @@ from stack.ir.node import Block, Node, remade_block
 from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
 from stack.ir.traits import is_part, is_stream, repeats
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 
 
 def read_parts(block: Block) -> Block:
     """Returns the block with streams that slice their arguments themselves."""
-    changed: dict[Node, Replacement] = {}
+    changed: dict[Node, Node] = {}
     for node in block.nodes:
         if is_stream(node):
             new = _reading(node)
             if new is not node:
-                changed[node] = Replacement(new)
-    return replace(block, changed) if changed else block
+                changed[node] = new
+    return replace(block, changed)
 
 
 def _reading(stream: Node) -> Node:

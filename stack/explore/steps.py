@@ -264,22 +264,3 @@ def alone(kernel: Node) -> Func:
         str(kernel.attrs.get("name") or kernel.op),
         Block(params, results_of(kernel.rebuilt(params))),
     )
-
-
-__all__ = [
-    "STAGE",
-    "Shown",
-    "KernelStage",
-    "KernelSteps",
-    "alone",
-    "check_steps",
-    "explain_step",
-    "is_step",
-    "same_run",
-    "shown_by",
-    "stage_text",
-    "step_text",
-    "stepped",
-    "steps_of",
-    "turns",
-]

@@ -309,13 +309,16 @@ class _Engine:
         return None
 
 
-def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
+def replace(block: Block, changed: Mapping[Node, Node | Replacement]) -> Block:
     """Inserts replacements into a closed block.
 
     Operands of replacements may be old nodes, which are replaced too. A new node takes the name of
     the node that it replaces. It gets the source lines of the whole match and of nodes that become
     dead, so no line is lost while part of its computation remains.
     """
+    if not changed:
+        return block
+    replaced = {n: r if isinstance(r, Replacement) else Replacement(r) for n, r in changed.items()}
     found = block.all_nodes
     done = _resolve(block, found, replaced)
     dead = _dead(block, found, replaced, done)

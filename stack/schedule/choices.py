@@ -84,6 +84,3 @@ class ScheduleChoice:
         """As JSON."""
         held = [c.record() for c in self.schedules]
         return {"group": self.group, "domain": self.domain, "by": self.by, "schedules": held}
-
-
-__all__ = ["ScheduleChoice", "ScheduleCandidate"]

@@ -16,17 +16,17 @@ from stack.ir.builder import rebuild_block
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.printer import print_node
-from stack.ir.traits import is_kernel, is_loop
+from stack.ir.traits import behind, is_kernel, is_loop, maker, runs_once
+from stack.ir.types import TensorType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
-from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed
-from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm
-from stack.passes.cpu_loops.prepacked import distribute_prepacked, has_kept_panels
+from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
+from stack.passes.cpu_loops.gemm_plan import Counts
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
-from stack.target import Target, as_cpu
+from stack.target import Cpu, Target, as_cpu
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,26 @@ def _shared_out(block: Block) -> Block:
         return node.rebuilt(args, attrs=attrs, blocks=blocks)
 
     return rebuild_block(block, visit)
+
+
+def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:
+    """True if a tile kernel packs an operand that is the same in all calls, such as a weight."""
+    kept = [runs_once(maker(behind(a))) for a in kernel.args]
+    dot = find_dot(kernel.blocks[0])
+    if not any(kept) or dot is None or is_packed(dot):
+        return False
+    operand = packed_operand(kernel.blocks[0], cpu)
+    return operand is not None and kept[operand]
+
+
+def distribute_prepacked(kernel: Node, cpu: Cpu) -> Node:
+    """Lowers a tile kernel of one dot to two kernels: one packs panels, one multiplies them."""
+    made = prepacked(kernel.blocks[0], cpu)
+    args = list(kernel.args)
+    attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}
+    panels = made.packing.results[0].tensor
+    type_ = TensorType(panels.dtype, panels.shape)
+    packing = Node("kernel", [args[made.operand]], attrs, type_, (made.packing,))
+    args[made.operand] = packing
+    attrs = {**kernel.attrs, "level": "loop"}
+    return Node("kernel", args, attrs, kernel.type, (sum_in_blocks(made.block),))

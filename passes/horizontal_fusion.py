@@ -10,7 +10,7 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, items_of
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
-from stack.passes.gpu_products.horizontal import side_by_side
+from stack.passes.gpu_products.group_split import side_by_side
 from stack.passes.gpu_products.tile_choice import (
     Product,
     best_seconds,

@@ -11,17 +11,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from stack.ir import ops
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim
 from stack.ir.func import Func
+from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
+from stack.ir.space import NumpySpace
 from stack.ir.traits import is_item, spread, writes_by_data
+from stack.ir.types import TensorType
 from stack.passes.control import BlockPass
-from stack.passes.rules.constant_indices import gather_of_runs, known_reduction
 from stack.passes.rules.indexing import gathered_operand, spread_along
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.log import Log
@@ -111,6 +117,108 @@ def scatter_last(node: Node, op: Builder, scope: Scope) -> Node | None:
             continue
         return make("scatter", (whole, *rows.args[1:]), rows.attrs)
     return None
+
+
+MOST_RUNS = 8  # most runs of one gather: each is an operand of a concatenation
+MOST_WORK = 1 << 16  # most elements that are evaluated here
+PURE = ("elementwise", "movement", "reduction", "leaf")
+
+Run = tuple[int, int, int]  # first index, length, step
+
+
+@on("gather")
+def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A gather along the last axis at known indices: slices, reversed slices, and broadcasts.
+
+    Pads by reflection and replication are such gathers. At least one run must fill a vector:
+    otherwise picking elements one by one is as fast.
+    """
+    if len(node.args) != 2:
+        return None
+    rule = parse_rule(node.attrs["rule"])
+    source, index = node.args
+    (own, given), made = rule.inputs, rule.outputs[0]
+    axis = next(i for i, a in enumerate(own) if a.mark)
+    if axis < source.tensor.rank - 1 or _lies_across(source):
+        return None  # the indices select rows, which are copied whole
+    if index.tensor.rank != 1 or [*own[:axis], *given, *own[axis + 1 :]] != [*made]:
+        return None
+    places, size = known(index), source.shape[axis]
+    if places is None or not isinstance(size, int) or not 0 <= places.min() <= places.max() < size:
+        return None
+    runs = _runs(places.tolist())
+    longest = max(count for _, count, _ in runs) * source.dtype.bytes
+    if len(runs) > MOST_RUNS or longest < scope.log.cpu.vector_bytes:
+        return None
+    parts = [_part(source, axis, run) for run in runs]
+    return parts[0] if len(parts) == 1 else make("concat", parts, {"axis": axis})
+
+
+@on("reduce")
+def known_reduction(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A scalar that is known without data, such as a check that known indices are in range."""
+    value = None if node.shape else known(node)
+    return None if value is None else constant(value, node.dtype)
+
+
+def known(node: Node) -> np.ndarray | None:
+    """Evaluates a node of integers that depends on positions and numbers alone; else None."""
+    seen: set[Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        size = current.tensor.size if isinstance(current.type, TensorType) else None
+        if not isinstance(size, int) or not size or size > MOST_WORK or current.blocks:
+            return None
+        if current.dtype.kind not in "iub" or ops.lookup(current.op).kind not in PURE:
+            return None
+        if current not in seen:
+            seen.add(current)
+            pending += current.args
+    return np.asarray(evaluate(Block((), (node,)), (), NumpySpace())[0])
+
+
+def _lies_across(node: Node) -> bool:
+    """True if a value is computed by ops that only move elements, one of which is a transpose that
+    makes the last axis strided."""
+    while node.tensor.rank and node.args and ops.lookup(node.op).kind == "movement":
+        if node.op == "transpose" and node.attrs["perm"][-1] != node.tensor.rank - 1:
+            return True
+        node = node.args[0]
+    return False
+
+
+def _runs(places: Sequence[int]) -> list[Run]:
+    """Splits indices into runs of constant step, greedily from the first on."""
+    found: list[Run] = []
+    first = 0
+    while first < len(places) and len(found) <= MOST_RUNS:
+        step = places[first + 1] - places[first] if first + 1 < len(places) else 1
+        last = first + 1
+        while last < len(places) and places[last] - places[last - 1] == step:
+            last += 1
+        found.append((places[first], last - first, step))
+        first = last
+    return found
+
+
+def _part(source: Node, axis: int, run: Run) -> Node:
+    """Slices an array to the elements of a run of indices (first, count, step) along an axis. A
+    negative step reverses, and step 0 broadcasts one element."""
+    first, count, step = run
+    low, high = sorted((first, first + (count - 1) * step))
+    start, limit, steps = [0] * source.tensor.rank, [*source.shape], [1] * source.tensor.rank
+    start[axis], limit[axis], steps[axis] = low, high + 1, abs(step) or 1
+    part = make("slice", (source,), {"start": (*start,), "limit": (*limit,), "step": (*steps,)})
+    if step < 0:
+        return make("reverse", (part,), {"axes": (axis,)})
+    if step or count == 1:
+        return part
+    rest: list[Dim] = [s for i, s in enumerate(source.shape) if i != axis]
+    line = make("reshape", (part,), hint=part.tensor.with_shape((*rest,)))
+    shape = (*rest[:axis], count, *rest[axis:])
+    axes = tuple(i for i in range(len(shape)) if i != axis)
+    return make("broadcast", (line,), {"axes": axes}, hint=part.tensor.with_shape(shape))
 
 
 RULES = (gather_of_runs, known_reduction, gather_first, scatter_last)

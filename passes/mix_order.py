@@ -19,7 +19,7 @@ from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, 
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.policies.blocks import lowering_of
-from stack.passes.policies.mix_order_space import space_of
+from stack.passes.policies.mix_order import space_of
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace

@@ -29,8 +29,7 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import converts, is_item, is_reduction
 from stack.ir.types import DType
-from stack.passes.cpu_loops.merged_sums import unmerged
-from stack.passes.cpu_loops.shared_sums import shared
+from stack.passes.cpu_loops.shared_sums import shared, unmerged
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
 from stack.passes.policies.stream_parts import best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped

@@ -29,9 +29,8 @@ from stack.passes.streaming.graph import Graph, Probes, reduced_value
 from stack.passes.streaming.reduced_axes import merge_reduced_axes
 from stack.passes.streaming.shared_dots import dots_of, ends
 from stack.passes.streaming.terms import Refusal
-from stack.passes.streaming.transposed_operands import transpose_operands
+from stack.passes.streaming.transposed_operands import transpose_operands, transpose_rows
 from stack.passes.streaming.transposed_results import write_transposed
-from stack.passes.streaming.transposed_rows import transpose_rows
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log

@@ -27,8 +27,7 @@ from stack.passes.control import BlockPass
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
 from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
-from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_operands import index_in_pass
+from stack.passes.positions.stream_index_maps import index_in_pass, stream_index_maps
 from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace

@@ -22,7 +22,7 @@ from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_products.gemm import check_worth
 from stack.passes.policies.cpu import tile_group
 from stack.passes.policies.step_lowering import written
-from stack.passes.rules.update_producers import with_producer
+from stack.passes.rules.updates import with_producer
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.single_ops import alone, is_bare

@@ -19,10 +19,8 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.ir.types import I64, DType, TensorType
-from stack.passes.cpu_loops.block_slices import part
-from stack.passes.cpu_loops.counts import Counts
-from stack.passes.cpu_loops.fetch import slice_of
-from stack.passes.cpu_loops.gemm_plan import GemmPlan
+from stack.passes.cpu_loops.block_slices import part, slice_of
+from stack.passes.cpu_loops.gemm_plan import Counts, GemmPlan
 from stack.passes.cpu_loops.nest_copies import NestCopy
 from stack.passes.cpu_loops.pack import PAIR
 from stack.passes.cpu_loops.unsigned_operands import lowered, raised, widened, zeros

@@ -6,18 +6,41 @@ A chunk of work is one panel of columns (of one batch entry) and some tiles of r
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from stack.ir.contraction import is_along_depth
 from stack.ir.node import Block, topological
 from stack.ir.traits import in_windows, is_load, nest_of, unconverted
-from stack.passes.cpu_loops.contraction_order import walk_of
-from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
-from stack.passes.cpu_loops.pack import Panel, run_of
+from stack.passes.cpu_loops.pack import Panel, run_of, walk_of
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Instructions and bytes of a matmul on a CPU.
+
+    Attributes:
+        multiplies: multiply-add instructions.
+        loads: loads of their operands into registers.
+        packed: bytes of packed panels that are written; 0 if operands are read in place.
+        panels: bytes of the right operand that tiles read.
+    """
+
+    multiplies: int
+    loads: int
+    packed: int
+    panels: int
+
+    def __str__(self) -> str:
+        packed = f"{self.packed} bytes packed" if self.packed else "nothing packed"
+        return (
+            f"{self.multiplies} multiplications and {self.loads} loads of vectors or tiles,"
+            f" {packed}, {self.panels} bytes of panels read"
+        )
 
 
 class GemmPlan:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 
+from stack.ir import ops
+from stack.ir.axes import reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Node, topological
-from stack.ir.traits import is_elementwise, is_input, is_reduction
+from stack.ir.traits import is_alias, is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
 from stack.passes.cpu_loops.short_axes import ends_short, is_across
 from stack.passes.rules.dot_layout import reshaped
@@ -215,3 +217,28 @@ def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
     starts = tuple(start if a == axis else 0 for a in range(rank))
     stops = tuple(stop if a == axis else x.shape[a] for a in range(rank))
     return make("slice", (x,), {"start": starts, "limit": stops, "step": (1,) * rank})
+
+
+def unmerged(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Rewrites a reduction over axes that a reshape has merged as a reduction over the axes before
+    the reshape; None if this does not apply.
+
+    Merging axes is free for an array in memory. A fused elementwise operand is computed inside of
+    the reduction loop instead. There, the merged index would be divided for each element of each
+    operand.
+    """
+    merge = node.args[0]
+    axes: tuple[int, ...] = node.attrs["axes"]
+    if not is_alias(merge) or scope.used_outside(merge, (node,)):
+        return None
+    source = merge.args[0]
+    if ops.lookup(source.op).kind != "elementwise":
+        return None
+    rule = reshape_rule(source.shape, merge.shape)
+    if rule.whole or any(len(a.names) > 1 for a in rule.inputs[0]):
+        return None
+    reduced = {n for i in axes for n in rule.outputs[0][i].names}
+    own = tuple(i for i, a in enumerate(rule.inputs[0]) if reduced.issuperset(a.names))
+    if len(own) <= len(axes):
+        return None
+    return reshaped(make("reduce", (source,), {**node.attrs, "axes": own}), node.shape)

@@ -6,12 +6,13 @@ does not divide need no second kernel: the last tile starts early and recomputes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
-from stack.ir.traits import behind, in_windows, maker, runs_once
+from stack.ir.traits import behind, in_windows, maker, runs_once, unconverted
 from stack.ir.types import DType
-from stack.passes.cpu_loops.contraction_order import walk_of
-from stack.passes.cpu_products.depthwise_tiles import shared_tile
+from stack.passes.cpu_loops.pack import walk_of
 from stack.passes.cpu_products.mma import (
     depth_tile,
     fitting_rows,
@@ -22,6 +23,7 @@ from stack.passes.cpu_products.mma import (
     sums_along_depth,
 )
 from stack.passes.tiling.contraction import (
+    Roles,
     operand_names,
     result_names,
     roles_of,
@@ -195,3 +197,45 @@ def is_row_of_sums(dot: Node) -> bool:
         last = operand_names(dot, roles.right)[-1]
         return last != roles.lane and last in roles.contracted
     return roles.sizes[roles.lane] == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
+
+
+def shared_tile(
+    dot: Node, roles: Roles, lanes: Sequence[int], rows: int, cpu: Cpu
+) -> tuple[int, int] | None:
+    """Picks the rows and columns of a tile of a depthwise convolution's result with the least cost.
+
+    Args:
+        dot: the convolution, as a dot with windows.
+        roles: the roles of its axes.
+        lanes: the allowed numbers of columns.
+        rows: the number of rows; 0 picks it.
+        cpu: the target, whose registers hold a tile.
+
+    Returns:
+        Rows and columns. None if the windows of a row do not overlap.
+    """
+    image, names = unconverted(dot.args[roles.left]), operand_names(dot, roles.left)
+    if not (roles.is_by_lane and in_windows(image)):
+        return None
+    at = image.attrs
+    axis = names.index(roles.row) - at["axis"] if roles.row else -1
+    if not 0 <= axis < len(at["window"]):
+        return None
+    count, by, apart = (at[name][axis] for name in ("window", "stride", "dilation"))
+    taps, height, width = cpu.taps(count), roles.sizes[roles.row], roles.sizes[roles.lane]
+    if by % apart or by // apart >= count:
+        return None
+
+    def cost(tile: tuple[int, int]) -> tuple[float, int]:
+        rows, lanes = tile
+        places = {row * by + tap * apart for row in range(rows) for tap in range(taps)}
+        loads = (len(places) + taps) / taps
+        tiles = -(-height // rows) * -(-width // lanes)
+        return tiles * lanes * (rows + cpu.convolutions.load * loads), -lanes
+
+    def most(lanes: int) -> int:
+        vectors = max(1, lanes // cpu.lanes)
+        return max(1, min(height, cpu.registers // vectors - taps - 1))
+
+    tiles = [(r, n) for n in lanes for r in ([rows] if rows else range(1, most(n) + 1))]
+    return min(tiles, key=cost)

@@ -14,7 +14,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, TensorType
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.global_memory import GlobalMemory
-from stack.passes.gpu_layout.matmul import Matmul
+from stack.passes.gpu_layout.instruction_layouts import Matmul
 from stack.passes.gpu_layout.operands import Operands
 from stack.passes.gpu_layout.share import Layout, Point, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_of

@@ -20,20 +20,16 @@ from stack.passes.gpu_layout.classes import DimClasses, is_tile
 from stack.passes.gpu_layout.contiguity import Contiguity
 from stack.passes.gpu_layout.fma import Fma
 from stack.passes.gpu_layout.global_memory import GlobalMemory
-from stack.passes.gpu_layout.instructions import Instructions
+from stack.passes.gpu_layout.instruction_layouts import Instructions, Matmul
 from stack.passes.gpu_layout.layouts import Layouts
-from stack.passes.gpu_layout.matmul import Matmul
-from stack.passes.gpu_layout.mma import Mma
+from stack.passes.gpu_layout.mma import Mma, Warpgroup
 from stack.passes.gpu_layout.movement import Movement
 from stack.passes.gpu_layout.operands import Operands
-from stack.passes.gpu_layout.prefetch import Prefetch
-from stack.passes.gpu_layout.prefetch_plan import Plan, Planner
-from stack.passes.gpu_layout.reductions import Reductions
-from stack.passes.gpu_layout.scans import Scan
+from stack.passes.gpu_layout.prefetch import Plan, Planner, Prefetch
+from stack.passes.gpu_layout.reductions import Reductions, Scan
 from stack.passes.gpu_layout.share import Layout, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
 from stack.passes.gpu_layout.values import Values
-from stack.passes.gpu_layout.warpgroup import Warpgroup
 from stack.passes.tiling.loops import with_own_variables
 from stack.target import Gpu
 

@@ -13,8 +13,7 @@ from stack.ir.traits import (
     is_running,
     is_stream,
 )
-from stack.passes.gpu_products.group_split import UNFUSED
-from stack.passes.gpu_products.horizontal import horizontal_products
+from stack.passes.gpu_products.group_split import UNFUSED, horizontal_products
 from stack.passes.gpu_products.library_copies import copy_seconds
 from stack.passes.gpu_products.product_policy import ProductPolicy
 from stack.passes.gpu_products.tile_choice import (
@@ -29,8 +28,7 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.passes.policies.gpu_scans import GpuScans
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
-from stack.passes.policies.mix_order import MixOrderLowering
-from stack.passes.policies.mix_order_space import space_of
+from stack.passes.policies.mix_order import MixOrderLowering, space_of
 from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import RowStreams
 from stack.passes.policies.rows import RowLowering

@@ -19,8 +19,7 @@ from stack.ir.types import F32, F64, I32
 from stack.passes.cpu_products.gemm import memory_of, tile_and_mma
 from stack.passes.cpu_products.gemm_policy import gemm_policy
 from stack.passes.nest.emit import axis_names, domain
-from stack.passes.policies.loop_order import reordered
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.steps.loop_products import products_in
 from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import Bind, Fission, Microkernel, Reorder, Split, Vectorize

@@ -13,8 +13,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 from stack.ir.traits import is_running
 from stack.passes.nest.scope import letter
-from stack.passes.policies.cpu_plan import Plan
-from stack.passes.policies.cpu_vectors import vectorize
+from stack.passes.policies.cpu_vectors import Plan, vectorize
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import Bind

@@ -24,10 +24,9 @@ from stack.passes.cpu_products.gemm import pick_rows
 from stack.passes.cpu_products.mma import mma_rows
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
-from stack.passes.policies.loop_order import reordered
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.policies.stream_panels import PanelPolicy
-from stack.passes.positions.stream_axes import stream_axes
+from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand

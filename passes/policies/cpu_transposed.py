@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_load
-from stack.passes.policies.cpu_plan import Plan, is_innermost
-from stack.passes.policies.cpu_vectors import partition
+from stack.passes.policies.cpu_vectors import Plan, is_innermost, partition
 from stack.passes.policies.step_lowering import LoweredKernel
 from stack.passes.steps.affine import linear
 from stack.passes.steps.loops import axes, axis_of, loops_along

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
-from stack.passes.policies.cpu_plan import Plan
 from stack.passes.policies.step_lowering import LoweredKernel
 from stack.passes.steps.access import is_gathered
 from stack.passes.steps.affine import linear
@@ -18,6 +18,42 @@ from stack.passes.steps.primitives import Partition, Rfactor, Specialize, Split,
 from stack.passes.steps.stage import computed_again
 from stack.passes.tiling.frame import is_expensive
 from stack.target import Cpu
+
+
+@dataclass
+class Plan:
+    """The role of each axis of a loop nest. Policies update it as they take steps.
+
+    Attributes:
+        lane: the axis to vectorize; "" if its extent is 1.
+        is_reduced: whether `lane` is a reduction axis.
+        kept: the other axes that are not reduced, outermost first.
+        parallel: the axes to distribute over threads, outermost first.
+    """
+
+    lane: str
+    is_reduced: bool
+    kept: list[str]
+    parallel: list[str]
+
+    def move(self, axis: str, inner: str) -> None:
+        """Records that the loop over `axis`, which is not reduced, is now directly inside that over
+        `inner`.
+        """
+        for order in (self.kept, self.parallel):
+            order.remove(axis)
+            order.insert(order.index(inner) + 1, axis)
+
+
+def is_innermost(kernel: Node, plan: Plan) -> bool:
+    """True if the loops over the vector axis are directly inside the loop over the last axis in
+    `plan.kept`, without a loop between them.
+    """
+    if not (plan.kept and plan.lane):
+        return False
+    along = loops_along(kernel, plan.lane)
+    return all(around and axis_of(around[-1]) == plan.kept[-1] for _, around in along)
+
 
 # ---- conditions
 

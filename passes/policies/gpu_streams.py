@@ -21,9 +21,8 @@ from stack.ir.warp_ops import MATRIX
 from stack.passes.gpu_products.tile_choice import may_round
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
-from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import stream_shape

@@ -11,14 +11,21 @@ whole rows; otherwise each program has a block of the columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from math import prod
 
-from stack.ir.node import Node
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, bounds, symbol, symbols
+from stack.ir.node import Block, Node, topological
+from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.nest.emit import axis_names, emit
-from stack.passes.policies.mix_order_space import MixOrderSpace, space_of
 from stack.passes.policies.reduction_loops import warps_of, whole_column_run
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
+from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
@@ -29,7 +36,7 @@ from stack.passes.steps.primitives import (
     Step,
     Vectorize,
 )
-from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Gpu
 
 
@@ -106,3 +113,127 @@ class MixOrderLowering(StepLowering[Gpu]):
         if run and rows >= extent:
             return line, rows, max(1, line // run)
         return line, rows, warps_of(rows * line, gpu, least=4)
+
+
+@dataclass(frozen=True)
+class MixOrderSpace:
+    """The loop space of a group with column reductions and row-wise work.
+
+    Attributes:
+        root: the node whose axes span the space.
+        across: the column reductions, over the axis `streamed`; each reads the whole space.
+        shape: the extent of each axis.
+        iter_vars: a symbol for each axis, outermost first; the last axis runs along rows.
+        streamed: the axis over which a program loops: the reduction axis of `across`.
+        is_along: whether there is also a reduction along rows.
+        programs: the number of programs of the kernel.
+        is_shared: whether one loop over `streamed` serves several of the plain nest: those of
+            column reductions that do not depend on each other, or of results of the full shape.
+    """
+
+    root: Node
+    across: tuple[Node, ...]
+    shape: tuple[int, ...]
+    iter_vars: Index
+    streamed: int
+    is_along: bool
+    programs: int
+    is_shared: bool
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """The numbers of the reduction axes: `streamed`, and the last axis if a reduction runs
+        along rows.
+        """
+        return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
+
+    def most_elements(self, gpu: Gpu) -> int:
+        """Returns the most elements of a tile for which registers have room, together with a tile
+        of partial sums of the same size for each column reduction."""
+        return gpu.tile_registers // (len(self.across) + 2)
+
+
+def space_of(body: Block, gpu: Gpu) -> MixOrderSpace | None:
+    """Returns the loop space of a group with a column reduction; None if there is none.
+
+    The group must also have a reduction along rows, a result of the full shape, or another column
+    reduction. If a reduction runs along rows, whole rows must fit in registers.
+    """
+    reduces = [n for n in body.nodes if is_reduction(n) and n.attrs["axes"]]
+    wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
+    if not wide_ones or any(map(is_contraction, body.nodes)):
+        return None
+    for root in dict.fromkeys(n.args[0] for n in wide_ones):
+        found = _space(body, reduces, root, gpu)
+        if found is not None:
+            return found
+    return None
+
+
+def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrderSpace | None:
+    """Returns the loop space over the axes of node `root`; None if the group's reductions and
+    results do not fit in it.
+    """
+    iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+    try:
+        index_maps = index_maps_of(body, root, iter_vars)
+    except CannotTile:
+        return None
+    wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
+    axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
+    if (
+        len(axes) != 1
+        or static(root.shape[-1]) < 2
+        or any(r not in index_maps for r in body.results)
+    ):
+        return None
+    streamed = int(axes[0])
+    across = [
+        n for n in wide_ones if _runs_across(n, index_maps.get(n.args[0]), iter_vars, streamed)
+    ]
+    along = [n for n in reduces if n not in across]
+    for node in along:
+        place = index_maps.get(node.args[0])
+        if place is None or [place[int(a)] for a in node.attrs["axes"]] != [iter_vars[-1]]:
+            return None
+    held = [*body.results, *(n.args[0] for n in reduces)]
+    if any(static(n.tensor.size) != _reached(index_maps[n], iter_vars) for n in held):
+        return None  # only a part of it is used, as by a slice
+    full = [r for r in body.results if {str(m) for m in iter_vars} <= _names(index_maps[r])]
+    if not along and not full and len(across) < 2:
+        return None
+    # the partial sums of whole rows, and tiles of two arrays
+    registers = power_of_two(static(root.shape[-1])) * (len(across) + 2)
+    if along and registers > gpu.tile_registers:
+        return None
+    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != streamed)
+    if not along:
+        programs *= -(-static(root.shape[-1]) // gpu.rows.columns)
+    shape = tuple(static(s) for s in root.shape)
+    behind = {n: set(topological([n.args[0]])) for n in across}
+    pairs = combinations(across, 2)
+    is_shared = bool(full) or any(a not in behind[b] and b not in behind[a] for a, b in pairs)
+    return MixOrderSpace(
+        root, tuple(across), shape, iter_vars, streamed, bool(along), programs, is_shared
+    )
+
+
+def _reached(place: Index, iter_vars: Index) -> int:
+    """Returns how many elements an index addresses: the product of the extents of the iteration
+    variables that it uses."""
+    named = _names(place)
+    return prod(bounds(m)[1] + 1 for m in iter_vars if str(m) in named)
+
+
+def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: int) -> bool:
+    """True if a reduction is a column reduction over the axis `streamed` only."""
+    if place is None or place[-1] != iter_vars[-1] or len(node.attrs["axes"]) != 1:
+        return False
+    axis = int(node.attrs["axes"][0])
+    others = [d for i, d in enumerate(place) if i != axis]
+    return place[axis] == iter_vars[streamed] and str(iter_vars[streamed]) not in _names(others)
+
+
+def _names(place: Sequence[Dim]) -> set[str]:
+    """Returns the names of the symbols that occur in an index."""
+    return {s.name for d in place for s in symbols(d)}

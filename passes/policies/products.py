@@ -18,7 +18,7 @@ from stack.ir.contraction import ROUNDED
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX
-from stack.passes.gpu_products.horizontal import horizontal_products
+from stack.passes.gpu_products.group_split import horizontal_products
 from stack.passes.gpu_products.product_policy import ProductPolicy
 from stack.passes.gpu_products.tile_choice import (
     Product,
@@ -27,9 +27,8 @@ from stack.passes.gpu_products.tile_choice import (
     product_of,
     whole_waves,
 )
-from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.steps.loops import axes, nests
 from stack.passes.steps.peel import LAST
 from stack.passes.steps.primitives import (

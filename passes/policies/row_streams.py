@@ -36,6 +36,7 @@ from stack.passes.policies.reduction_loops import (
     TWICE,
     WHOLE,
     ReductionLoop,
+    WalkPolicy,
     column_loop,
     held_tiles,
     holds_whole,
@@ -43,7 +44,6 @@ from stack.passes.policies.reduction_loops import (
 )
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
-from stack.passes.policies.walk_policy import WalkPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
 from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only

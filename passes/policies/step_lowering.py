@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_generated, is_stream, writes_by_data
 from stack.ir.types import F32, I64
 from stack.passes.nest.emit import emit
-from stack.passes.steps.primitives import IllegalStep, Step, parse_steps, run_steps
+from stack.passes.steps.primitives import IllegalStep, Reorder, Step, parse_steps, run_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.schedule import is_list, schedules_of
@@ -174,3 +174,20 @@ def check_powers(group: Node) -> None:
     for block in group.blocks:
         if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
             raise CannotTile("it raises integers to powers")
+
+
+def reordered(now: Sequence[str], wanted: Sequence[str], why: str) -> list[Reorder]:
+    """Returns the loop interchanges that bring perfectly nested loops into another order.
+
+    Args:
+        now: the axes of the loops, outermost first.
+        wanted: the same axes in the order that is wanted; axes that are left out become innermost.
+        why: the reason of the policy.
+    """
+    made: list[Reorder] = []
+    order = list(now)
+    for place, axis in enumerate(wanted):
+        for at in range(order.index(axis), place, -1):
+            made.append(Reorder(order[at - 1], axis).because(why))
+            order[at - 1], order[at] = axis, order[at - 1]
+    return made

@@ -8,7 +8,7 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.passes.cpu_products.gemm import WIDTHS, column_cost
-from stack.passes.positions.stream_axes import stream_axes
+from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.tiling.frame import CannotTile, static
 from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu

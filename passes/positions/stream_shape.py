@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, symbols
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Node
 from stack.ir.ops import is_view
 from stack.ir.traits import converts, is_array, is_contraction, is_input
-from stack.passes.positions.stream_index_maps import IndexMaps
+from stack.passes.positions.stream_index_maps import IndexMaps, stream_index_maps
 from stack.passes.tiling.frame import CannotTile
 
 
@@ -117,3 +118,42 @@ def extent_of(iter_var: Dim) -> int:
         if isinstance(high, int):
             return high + 1
     raise CannotTile(f"a state sits at a computed index, {iter_var}")
+
+
+class StreamAxes:
+    """The axis of the rows of a stream, and the axis of its columns.
+
+    Every state has the rows; wide states, which are dots, the columns too.
+
+    Attributes:
+        placed: the indices of states and results.
+        sizes: the extent of each axis.
+        row: the axis of the rows.
+        column: the axis of the columns; "" if no state has columns.
+    """
+
+    def __init__(self, stream: Node) -> None:
+        self.placed = stream_index_maps(*stream.blocks)
+        shape = stream_shape(self.placed, True)
+        self.sizes, self.row = shape.extents, shape.row
+        if shape.along:
+            raise CannotTile("a result is as long as the streamed axis")
+        columns = [n for n in shape.lanes if self.sizes[n] > 1]
+        if len(columns) > 1:
+            raise CannotTile("its states have several axes of columns")
+        self.column = next(iter(columns), "")
+        self.columns = self.sizes.get(self.column, 1)
+        self.wide = [s for s, at in self.placed.states.items() if self.column in map(str, at)]
+        if not all(map(is_contraction, self.wide)):
+            raise CannotTile(f"a state of {self.columns} columns is a sum, and no product")
+
+
+@cached_by_class
+def stream_axes(stream: Node) -> StreamAxes:
+    """Returns the row and column axes of a stream, computed once for its cost model, schedule and
+    kernel.
+
+    Raises CannotTile if a result is as long as the streamed axis, if states have several axes of
+    columns, or if a state with columns is no matmul.
+    """
+    return StreamAxes(stream)

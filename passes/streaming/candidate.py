@@ -13,14 +13,13 @@ from stack.ir.types import TupleType
 from stack.passes.policies.reduction_loops import reduces_columns, shortest_streamed
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
-from stack.passes.streaming.few_rows import leaves_idle
-from stack.passes.streaming.finish_axes import FinishAxes
-from stack.passes.streaming.finishing import finishing_nodes, producers
+from stack.passes.streaming.finishing import FinishAxes, finishing_nodes, producers
 from stack.passes.streaming.graph import Graph, moves, reduced_value
 from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.prologue import fuses_prologue
+from stack.passes.streaming.reduced_axes import leaves_idle
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import DotsInMemory, Refusal, Writer, follows
 from stack.rewrite.engine import Replacement

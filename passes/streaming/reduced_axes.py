@@ -3,6 +3,11 @@
 A reduction over adjacent axes, such as the mean of an image, is a reduction over their product.
 Values of the same elements get the merged axis too, so that they can share a loop with it. Views
 connect them with values that need the axes separately. Reduced axes of one element are dropped.
+
+On a GPU, a program loops over a whole row, so a stream that also writes the row leaves most
+processors idle if there are few rows. Without the rows, parts of an axis are programs too
+(`split_reductions`), and elementwise kernels, which have enough programs, compute the rows from the
+states.
 """
 
 from __future__ import annotations
@@ -17,9 +22,9 @@ from stack.ir.builder import make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Node
 from stack.ir.traits import behind, converts, is_contraction, is_reduction
+from stack.ir.warp_ops import WARP
 from stack.passes.policies.reduction_loops import reduces_columns, shortest_streamed
 from stack.passes.rules.dot_layout import reshaped
-from stack.passes.streaming.few_rows import leaves_idle
 from stack.target import Gpu
 
 
@@ -223,3 +228,21 @@ def _view(value: Node, shape: tuple[Dim, ...]) -> Node:
         inner = _view(value.args[0], shape)
         return make(value.op, (inner,), value.attrs, hint=value.tensor.with_shape(shape))
     return reshaped(value, shape)
+
+
+def leaves_idle(sink: Node, gpu: Gpu) -> bool:
+    """True if a stream without matmuls that reads its rows, and writes as many, takes longer than a
+    stream for the states and a kernel for the rows.
+
+    Args:
+        sink: the last reduction of the stream.
+        gpu: the target.
+    """
+    rows, source = sink.tensor.size, sink.args[0].tensor
+    if not isinstance(rows, int) or not isinstance(source.bytes, int) or not rows:
+        return False
+    programs = -(-rows // WARP) if reduces_columns(sink) else rows
+    idle = max(1.0, gpu.processors / programs)
+    second = gpu.launch * (1 + gpu.parts.launches)  # it waits for the states and their parts
+    moved = source.bytes / gpu.memory_rate
+    return 2 * moved * idle > 3 * moved + second

@@ -1,8 +1,9 @@
-"""Transpose strided stream operands once, in a copy, for dot-product instructions of a CPU.
+"""Transpose strided operands once, in a copy, for dot-product instructions of a CPU.
 
 Such an instruction multiplies neighbours along the contracted axis, so it needs unit stride there.
-Rows of a table that are summed have another layout, and each program would transpose all of them
-again.
+Rows of a table that a stream sums have another layout, and each program would transpose all of them
+again. A matmul would interleave its strided rows again for each panel of columns. Operands that a
+kernel computes are not changed: a transpose there would split its group.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
+from stack.passes.cpu_products.gemm_policy import GemmPolicy
+from stack.passes.cpu_products.mma import mma_of
 from stack.passes.policies.stream_panels import PanelPolicy
-from stack.passes.positions.stream_axes import StreamAxes, stream_axes
-from stack.passes.positions.stream_shape import memory_side
+from stack.passes.positions.stream_shape import StreamAxes, memory_side, stream_axes
+from stack.passes.rules.dot_layout import dot_axes, make_dot
+from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
+from stack.schedule import Schedule
 from stack.target import Cpu
 
 AxisOrders = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the copy's order of axes
@@ -114,3 +119,38 @@ def _on(block: Block, start: tuple[Node, ...], own: list[Node], backs: list[Node
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(perm.index(i) for i in range(len(perm)))
+
+
+def transpose_rows(block: Block, log: Log) -> Block:
+    """Returns the block with matmuls that read such rows from a copy, if that costs less."""
+    changed: dict[Node, Node] = {}
+    for node in block.nodes:
+        turned = _turned(node, log.cpu) if node.op == "dot" else None
+        if turned is not None and log.spend("transpose_rows"):
+            changed[node] = turned
+    return replace(block, changed)
+
+
+def _turned(dot: Node, cpu: Cpu) -> Node | None:
+    """Returns the matmul on a transposed copy of its left operand, whose rows are strided. None if
+    they are not, or if the copy costs more than it saves."""
+    try:
+        policy = GemmPolicy(dot, cpu)
+        inputs, output = dot_axes(dot)
+        side, x = policy.roles.left, dot.args[policy.roles.left]
+        names = inputs[side]
+        if not (policy.roles.contracted and names[-1] == policy.roles.row and is_input(x)):
+            return None
+        inputs[side] = [n for n in names if n in output] + [n for n in names if n not in output]
+        args = [*dot.args]
+        args[side] = transposed(x, [names.index(n) for n in inputs[side]])
+        made = make_dot(args, inputs, output, dot)
+        if mma_of(made, cpu) is not None:  # no such instruction reads them in this layout
+            return made
+        size = static(x.tensor.bytes)
+        columns = prod(policy.roles.sizes[n] for n in output if n not in names)
+        panels = -(-columns // policy.complete(Schedule()).block("n"))
+    except CannotTile:
+        return None
+    copied = 2 * size / cpu.memory_rate + cpu.launch
+    return made if copied < panels * size / cpu.cache_rate else None

@@ -14,7 +14,7 @@ from stack.demos.cpu_rows import product
 from stack.measure.cpu import cpu_cases
 from stack.measure.inner_loop import InnerLoop
 from stack.measure.suite import Case, select
-from stack.passes.cpu_loops.counts import Counts
+from stack.passes.cpu_loops.gemm_plan import Counts
 from stack.run.backend import Kernel
 from stack.target import cpu_at_hand
 

@@ -12,9 +12,8 @@ from stack.ir import Builder, Node, param, tensor
 from stack.ir.builder import constant
 from stack.ir.node import walk
 from stack.ir.types import F32, I64, TensorType
-from stack.passes.cpu_loops.fetch import slice_of
-from stack.passes.cpu_loops.prepacked import distribute_prepacked
-from stack.passes.distribute import distribute_kernel
+from stack.passes.cpu_loops.block_slices import slice_of
+from stack.passes.distribute import distribute_kernel, distribute_prepacked
 from stack.passes.tile import tile_group
 from stack.passes.tiling.loops import index
 from stack.passes.tiling.single_ops import alone

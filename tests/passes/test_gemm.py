@@ -13,8 +13,8 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.cpu_loops.contraction_order import ContractionOrder, walk_of
 from stack.passes.cpu_loops.gemm import counts_of
+from stack.passes.cpu_loops.pack import ContractionOrder, walk_of
 from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
 from stack.passes.cpu_products.mma import depth_tile
 from stack.passes.distribute import distribute_kernel

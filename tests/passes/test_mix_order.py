@@ -11,8 +11,7 @@ from kernel_cases import program
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.policies.mix_order import MixOrderLowering
-from stack.passes.policies.mix_order_space import space_of
+from stack.passes.policies.mix_order import MixOrderLowering, space_of
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
 

@@ -15,8 +15,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.space import einsum_text
 from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DTYPES
-from stack.passes.cpu_loops.prepacked import distribute_prepacked
-from stack.passes.distribute import distribute_kernel
+from stack.passes.distribute import distribute_kernel, distribute_prepacked
 from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.target import Cpu, as_cpu, cpu_at_hand, load

@@ -19,7 +19,7 @@ from stack.passes.policies.cpu import cpu_policy, taken_cpu_steps
 from stack.passes.steps.primitives import Step
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import (
@@ -113,7 +113,7 @@ class _Writer:
             text = self._written(node, name, lines) if self.log.schedules else ""
             if text:
                 if self.log.spend("schedule", lines):
-                    changed[node] = Replacement(with_schedules(_group(node), [text]))
+                    changed[node] = with_schedules(_group(node), [text])
                 continue
             try:
                 policy = self._policy(node)
@@ -131,8 +131,8 @@ class _Writer:
             self.log.choices.append(ScheduleChoice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
-                changed[node] = Replacement(with_schedules(_group(node), found))
-        return replace(block, changed) if changed else block
+                changed[node] = with_schedules(_group(node), found)
+        return replace(block, changed)
 
     def _policy(self, node: Node) -> Policy | None:
         """Returns the scheduling policy of a group, cached for equal groups; None for a node

@@ -50,17 +50,15 @@ class Partition(Step):
     points: str
 
     @property
-    def numbers(self) -> list[int] | None:
-        """The iterations at which loops are cut, as integers; None if the text is not a list of
-        integers.
-        """
+    def numbers(self) -> list[int]:
+        """The iterations at which loops are cut; empty if the text is not a list of integers."""
         words = self.points.split(",")
-        return [int(word) for word in words] if all(word.isdigit() for word in words) else None
+        return [int(word) for word in words] if all(word.isdigit() for word in words) else []
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
         points = self.numbers
-        if points is None:
+        if not points:
             yield f"axis {self.axis}: {self.points!r} is no list of iterations, as 20,40"
         for loop, _ in loops_along(kernel, self.axis):
             ends = [0, *points, extent_of(loop)]
@@ -72,7 +70,7 @@ class Partition(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
-        points = self.numbers or []
+        points = self.numbers
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             var, *held = block.params

@@ -57,7 +57,7 @@ class RegisterTile(Step):
             product = stored_product(kernel.blocks[0], loop)
             if product is None:
                 yield f"a loop over {self.axis} does more than store sums of products, in vectors"
-            if self.instruction:
+            elif self.instruction:
                 yield self._why_no_instruction(product.dot, target)
 
     def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:

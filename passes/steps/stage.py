@@ -64,6 +64,7 @@ class Stage(Step):
         home = _home(kernel.blocks[0], value)
         if home is None:
             yield f"no two loops of one block compute {self.value}"
+            return
         if not all(map(is_serial, home.loops)):
             yield f"a loop that computes {self.value} is bound: stage it before"
         around = next(around for loop, around in all_loops(kernel) if loop in home.loops)

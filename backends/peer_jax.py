@@ -285,7 +285,7 @@ def native_op_by_op(captured: Any, device: str = "cpu") -> Executable:
 
 
 def _dispatched(captured: Any) -> list[Kernel]:
-    from stack.frontends.jax.jaxpr.source_lines import line_of
+    from stack.frontends.jax.jaxpr.variable_names import line_of
 
     closed = jax.make_jaxpr(captured.original)(*captured.args)
     found: list[Kernel] = []

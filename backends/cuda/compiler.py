@@ -17,8 +17,7 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..runtime.control import is_replayed
-from ..runtime.lines import in_full, origin
-from ..runtime.names import argument_names, function_name
+from ..runtime.names import argument_names, function_name, in_full, origin
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import nvrtc
 from .expressions import Unprintable

@@ -13,7 +13,7 @@ from stack.ir.traits import is_memory
 from stack.ir.types import TupleType
 
 from .expressions import Unprintable, c_type
-from .hazards import AccessedMemory, touched
+from .shared import AccessedMemory, touched
 from .values import CudaValue
 
 if TYPE_CHECKING:

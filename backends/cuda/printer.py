@@ -22,14 +22,22 @@ from stack.ir.warp_ops import WARP
 from ..runtime.names import value_name
 from .access import Access
 from .expressions import FUNCTIONS, Unprintable, c_type, convert, expression, literal
-from .hazards import AccessedMemory, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
 from .program import grid_of, statements
-from .registers import count_of, is_across
-from .shared import ALIGNMENT, alignment_of, bytes_of, in_a_row, offsets, regions
+from .shared import (
+    ALIGNMENT,
+    AccessedMemory,
+    alignment_of,
+    bytes_of,
+    in_a_row,
+    offsets,
+    regions,
+    roots_of,
+    touched,
+)
 from .threads import Threads
-from .values import CudaValue, Source
+from .values import CudaValue, Source, count_of, is_across
 
 PRODUCTS = ("mma_sync", "warpgroup_mma")
 WRITES = {"store": 1, "async_copy": 2}

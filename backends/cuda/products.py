@@ -10,8 +10,7 @@ from stack.ir.node import Node
 from stack.ir.warp_ops import GROUP_ROWS, group_operands
 
 from .expressions import Unprintable, c_type
-from .registers import at, registers_of
-from .values import CudaValue
+from .values import CudaValue, at, registers_of
 
 if TYPE_CHECKING:
     from .printer import Printer

@@ -18,8 +18,7 @@ from stack.ir.warp_ops import copy_parts
 
 from .expressions import c_type, expression
 from .products import Products
-from .registers import at, count_of, is_across, registers_of
-from .values import CudaValue
+from .values import CudaValue, at, count_of, is_across, registers_of
 
 if TYPE_CHECKING:
     from .printer import Printer

@@ -1,9 +1,15 @@
-"""A printed kernel and its launch parameters, and the C++ text of its values."""
+"""A printed kernel and its launch parameters, the C++ text of its values, and the part of a
+distributed tile in each thread's registers.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 
+from stack.ir.node import Node
+from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
 
@@ -51,3 +57,27 @@ class CudaValue:
         if self.each:
             return self.each
         return f"{self.text}[i]" if self.count else self.text
+
+
+def is_across(node: Node) -> bool:
+    """True if a value is distributed over the threads of the block."""
+    return isinstance(node.type, TensorType) and node.type.rank >= 2 and node.type.space == "tile"
+
+
+def registers_of(type_: TensorType) -> list[int]:
+    """The extents of one thread's part of a tile."""
+    return [int(s) for s in type_.shape[2:]]  # pyright: ignore[reportArgumentType]
+
+
+def count_of(type_: TensorType) -> int:
+    """Registers per thread of a value; 0 for a scalar."""
+    count = math.prod(registers_of(type_))
+    return count if count > 1 else 0
+
+
+def at(element: str, index: str) -> str:
+    """Returns the text of an element, with its loop index `i` replaced by `index`."""
+    if index == "i":
+        return element
+    plain = index if index.isalnum() else f"({index})"
+    return re.sub(r"\bi\b", plain, element)

@@ -17,8 +17,14 @@ from stack.ir.traits import is_fusion
 
 from ..runtime.device import Fill, LibraryCall, Make
 from .convolutions import convolution_call
-from .host_order import can_select, can_sort, selected_places, sorted_places
-from .ordering import first_places, is_choice
+from .ordering import (
+    can_select,
+    can_sort,
+    first_places,
+    is_choice,
+    selected_places,
+    sorted_places,
+)
 from .products import dot_into, integer_dot, is_product
 from .updates import row_update
 

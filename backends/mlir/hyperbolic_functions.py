@@ -7,8 +7,7 @@ with |x|.
 
 from __future__ import annotations
 
-from .exponential import exp_of, half_sum
-from .logarithm import LN2, log1p_of, log_of
+from .exponential import LN2, exp_of, half_sum, log1p_of, log_of
 from .writer import Body
 
 # f(x) = x + x s P(s) with s = x x; for acosh, x = sqrt(2 s), s = the operand - 1. Lowest power

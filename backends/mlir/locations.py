@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..runtime.lines import OWN, place_of
+from ..runtime.names import OWN, place_of
 
 SCOPES = "builtin.module(ensure-debug-info-scope-on-llvm-func{emission-kind=LineTablesOnly})"
 _LINE = re.compile(r"(?:; )?(?:\./)?(\S+:\d+)(?: \(discriminator \d+\))?")

@@ -14,11 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from . import exponential, hyperbolic_functions, inverse_trigonometry, logarithm, trigonometry
-from .erf import erf_by_table
-from .erfinv import erfinv
-from .fmod import fmod_of_near
+from . import exponential, hyperbolic_functions, trigonometry
+from .erf import erf_by_table, erfinv
 from .writer import BINARY_LIBM, Body, Function, call, constant, vector
+
+
+def fmod_of_near(b: Body) -> tuple[str, str]:
+    """Returns x - n y, with n = trunc(x / y), and a mask of lanes where that is not exact.
+
+    The division rounds the quotient, so that n is exact, or one too large if the quotient was just
+    below an integer. In both cases the difference is representable, so the fused multiply-add is
+    exact.
+    """
+    x, y = "%x0", "%x1"
+    quotient = b.div(x, y)
+    near = b.fma(b.op("arith.negf", b.op("math.trunc", quotient)), y, x)
+    # if n is one too large, the result has the wrong sign
+    other = b.compare("olt", b.mul(b.op("math.copysign", 1.0, near), x), 0.0)
+    back = b.add(near, b.op("math.copysign", y, x))
+    is_one_more = b.do(f"arith.andi {other}, {b.compare('one', near, 0.0)} : {b.mask}")
+    result = b.op("math.copysign", b.select(is_one_more, back, near), x)
+    digits = 22 if b.element == "f32" else 51
+    far = b.compare("uge", b.op("math.absf", quotient), 2.0**digits)
+    endless = b.compare("uge", b.op("math.absf", y), float("inf"))
+    return result, b.do(f"arith.ori {far}, {endless} : {b.mask}")
+
 
 __all__ = ["Function", "call", "constant", "definitions", "supported", "vector"]
 
@@ -212,19 +232,19 @@ _F32: dict[str, _Writer] = {
     "exp2": exponential.exp2,
     "expm1": _signed(lambda b: exponential.expm1_of(b, "%x0")),
     "sigmoid": _sigmoid,
-    "log": lambda b: logarithm.log_of(b, "%x0"),
-    "log2": logarithm.log_base(LOG2E, 1.0),
-    "log10": logarithm.log_base(0.4342944819032518, 0.30102999566398120),
-    "log1p": _signed(lambda b: logarithm.log1p_of(b, "%x0")),
+    "log": lambda b: exponential.log_of(b, "%x0"),
+    "log2": exponential.log_base(LOG2E, 1.0),
+    "log10": exponential.log_base(0.4342944819032518, 0.30102999566398120),
+    "log1p": _signed(lambda b: exponential.log1p_of(b, "%x0")),
     "erf": _erf,
     "erfinv": _signed(erfinv),
     "sin": _or_libm(trigonometry.sin, "sin"),
     "cos": _or_libm(trigonometry.cos, "cos"),
     "tan": _or_libm(trigonometry.tan, "tan"),
-    "asin": _signed(inverse_trigonometry.asin),
-    "acos": inverse_trigonometry.acos,
-    "atan": _signed(inverse_trigonometry.atan),
-    "atan2": _signed(inverse_trigonometry.atan2),
+    "asin": _signed(trigonometry.asin),
+    "acos": trigonometry.acos,
+    "atan": _signed(trigonometry.atan),
+    "atan2": _signed(trigonometry.atan2),
     "sinh": _signed(hyperbolic_functions.sinh),
     "cosh": hyperbolic_functions.cosh,
     "tanh": _signed(hyperbolic_functions.tanh),

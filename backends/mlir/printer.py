@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 
 from stack.ir import ops
+from stack.ir.algebra import COMBINE
 from stack.ir.kernel_ops import iterations, loop_parts
 from stack.ir.node import Block, Node
+from stack.ir.space import identity
 from stack.ir.traits import (
     is_contraction,
     is_loop,
@@ -28,12 +30,11 @@ from ..runtime.names import value_name
 from . import amx, contract, threads
 from . import math as functions
 from .access import Accesses
-from .elementwise import Unprintable, element, emit, shaped
+from .elementwise import Unprintable, binary, element, emit, shaped
 from .instructions import with_instructions
 from .lane_masks import lane_mask
 from .locations import location
-from .scans import scan
-from .statements import lanes_of, memory_element
+from .statements import Statements, lanes_of, memory_element
 from .views import sizes
 
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
@@ -291,3 +292,39 @@ def cost_of(node: Node) -> float:
         return contract.cost(node)
     source = (node.args[0] if is_reduction(node) else moved(node) or node).tensor
     return max(ops.lookup(node.op).flops, 1) * max(lanes_of(source), 1)
+
+
+def scan(p: Statements, node: Node) -> str:
+    """Print the running values of a vector, from its first lane or from its last."""
+    dtype, op, back = node.dtype, COMBINE[node.attrs["kind"]], node.attrs["reverse"]
+    x, lanes = p.value(node.args[0]), lanes_of(node.tensor)
+    width = min(p.cpu.vector_bytes // max(dtype.bytes, 1), 1 << (lanes - 1).bit_length())
+    t, whole = shaped(dtype, width), shaped(dtype, lanes)
+    none = p.number(identity(node.attrs["kind"], dtype), dtype, width)
+    nothing = p.number(identity(node.attrs["kind"], dtype), dtype, lanes)
+
+    def shuffled(a: str, b: str, picks: list[int], type_: str) -> str:
+        return p.do(f"vector.shuffle {a}, {b} {picks} : {type_}, {type_}")
+
+    def moved(a: str, by: int) -> str:
+        """Shift by some lanes, and fill with the identity."""
+        picks = [i - by for i in range(width)] if not back else [i + by for i in range(width)]
+        return shuffled(a, none, [i if 0 <= i < width else width for i in picks], t)
+
+    parts: dict[int, str] = {}
+    before = ""
+    begins = range(0, lanes, width)
+    for begin in reversed(begins) if back else begins:
+        picks = [i if i < lanes else lanes for i in range(begin, begin + width)]
+        part, by = x if width == lanes else shuffled(x, nothing, picks, whole), 1
+        while by < width:
+            part, by = binary(p, op, dtype, part, moved(part, by), width), 2 * by
+        part = binary(p, op, dtype, part, before, width) if before else part
+        before = shuffled(part, part, [0 if back else width - 1] * width, t)
+        parts[begin] = part
+    made, count = parts[0], width
+    for begin in begins[1:]:
+        picks = [*range(min(begin + width, lanes))]
+        types = f"{shaped(dtype, count)}, {t}"
+        made, count = p.do(f"vector.shuffle {made}, {parts[begin]} {picks} : {types}"), len(picks)
+    return made if lanes >= width else shuffled(made, made, [*range(lanes)], t)

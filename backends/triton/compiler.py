@@ -23,8 +23,7 @@ from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
 from ..runtime.control import is_replayed
 from ..runtime.device import DeviceKernel
-from ..runtime.lines import in_full
-from ..runtime.names import argument_names, function_name
+from ..runtime.names import argument_names, function_name, in_full
 from ..runtime.program import BlockProgram
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..runtime.lines import OWN, origin, place_of
+from ..runtime.names import OWN, origin, place_of
 
 _MODULE = r"<stack triton [0-9a-f]+>"
 _PLACE = re.compile(rf"{_MODULE}(\"?):(\d+):\d+")

@@ -13,7 +13,7 @@ import stack.plugins as plugins
 from stack.commands import common
 from stack.commands.opt import read
 from stack.errors import UsageError
-from stack.explore.kernel_text import resume, run_of
+from stack.explore.assembly import resume, run_of
 from stack.explore.lowering import Settings, capture, captured_program
 from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.steps import same_run

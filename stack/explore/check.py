@@ -1,12 +1,106 @@
-"""Check that every stage computes the same as the program, by interpreting both."""
+"""Checks of a run: every stage computes the same as the program, and no byte of the arena is
+overwritten while it is live.
+
+The check of a memory plan shares no code with pass `memory`. It follows values through views using
+only the plan, step by step as the program runs, and ignores the live ranges that the pass computed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from stack.explore.overlap import overlaps
+from stack.ir.func import Func
+from stack.ir.memory_reuse import one_before
+from stack.ir.node import Block, Node
 from stack.rewrite.truth import Arrays, Truth, Verdict
 from stack.run.record import Stage
+
+Result = tuple[Node, int]
+_VIEWS = ("reshape", "item")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A fault of the memory plan: result `second` is written to a byte of `first`, which is still
+    read later.
+    """
+
+    first: str
+    second: str
+    byte: int
+
+    def __str__(self) -> str:
+        text = f"{self.second} is written over {self.first}, which is read later"
+        return f"{text}: both have byte {self.byte} of the arena"
+
+
+def overlaps(func: Func) -> list[Overlap]:
+    """Finds faults of a memory plan: all results that a function overwrites before their last use,
+    including those in the bodies of loops and branches.
+    """
+    found: list[Overlap] = []
+    pending = [func.body]
+    while pending:
+        block = pending.pop()
+        found += _in_block(block)
+        for node in block.nodes:
+            pending += [b for b in node.blocks if not b.is_open and node.op != "kernel"]
+    return found
+
+
+def _in_block(block: Block) -> list[Overlap]:
+    shows: dict[Node, set[Result]] = {}  # the results in the arena that a value may alias
+    last: dict[Result, int] = {}
+    end = len(block.nodes)
+    for step, node in enumerate(block.nodes):
+        read = set[Result]().union(*(shows.get(a, set[Result]()) for a in node.args))
+        last.update(dict.fromkeys(read, step))
+        shows[node] = _shown(node, shows)
+    for result in block.results:
+        last.update(dict.fromkeys(shows.get(result, ()), end))
+    live: list[tuple[Result, range]] = []
+    found: list[Overlap] = []
+    for step, node in enumerate(block.nodes):
+        for result, place in _written(node):
+            for other, held in live:
+                shared = range(max(place.start, held.start), min(place.stop, held.stop))
+                if shared and other != result and last.get(other, -1) >= step:
+                    names = (_name(block, other), _name(block, result))
+                    found.append(Overlap(*names, shared.start))
+            live.append((result, place))
+    return found
+
+
+def _shown(node: Node, shows: dict[Node, set[Result]]) -> set[Result]:
+    source = one_before(node)
+    if source is not None:
+        return shows.get(source, set())
+    if node.op == "item":
+        index = int(node.attrs["index"])
+        return {r for r in shows.get(node.args[0], ()) if r[0] is not node.args[0] or r[1] == index}
+    if node.op in _VIEWS:
+        return shows.get(node.args[0], set())
+    return {result for result, _ in _written(node)}
+
+
+def _written(node: Node) -> list[tuple[Result, range]]:
+    """Returns each result that a node writes to the arena, the memory of all intermediates, with
+    its range of bytes. Empty for a node that updates an operand in place.
+    """
+    places = () if "updates" in node.attrs else node.attrs.get("at") or ()
+    sizes = [t.bytes for t in node.types]
+    return [
+        ((node, i), range(at, at + size))
+        for i, (at, size) in enumerate(zip(places, sizes))
+        if at >= 0 and isinstance(size, int)
+    ]
+
+
+def _name(block: Block, result: Result) -> str:
+    node, index = result
+    name = f"%{block.names.get(node, node.op)}"
+    return name if len(node.types) == 1 else f"{name}.{index}"
 
 
 def check_stages(stages: Sequence[Stage], given: Arrays = ()) -> Iterator[Verdict]:

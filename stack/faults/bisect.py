@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.errors import StackError
+from stack.explore.check import overlaps
 from stack.explore.lowering import own_inputs
-from stack.explore.overlap import overlaps
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
 from stack.explore.steps import Shown, alone

@@ -1,9 +1,14 @@
 """Schedules as data: the block size of each axis, and what runs the blocks."""
 
 from stack.schedule.check import Need, Rules, why_illegal
-from stack.schedule.choices import ScheduleCandidate, ScheduleChoice
-from stack.schedule.group import first_schedule, schedules_of, with_schedules
-from stack.schedule.policy import Policy
+from stack.schedule.policy import (
+    Policy,
+    ScheduleCandidate,
+    ScheduleChoice,
+    first_schedule,
+    schedules_of,
+    with_schedules,
+)
 from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
 from stack.schedule.user_schedules import (
     PART,

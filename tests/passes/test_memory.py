@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stack.explore.overlap import overlaps
+from stack.explore.check import overlaps
 from stack.ir import Func, Node, parse
 from stack.ir.builder import rebuild
 from stack.rewrite import Pipeline

@@ -1,4 +1,4 @@
-"""Names of the user's variables for the values of a jaxpr.
+"""The origin of jaxpr equations: lines of the user's code, named scopes, names of variables.
 
 Each equation knows its span of source text. If the span is the whole right-hand side of an
 assignment, the result gets the variable's name. If it is the whole value of a `return`, the span of
@@ -10,15 +10,56 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
+import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any
 
 from jax.extend.core import Jaxpr, Literal
 
-from stack.frameworks.jax_private import frame_of
-from stack.frontends.jax.jaxpr.source_lines import is_users_file
+from stack.frameworks.jax_private import frame_of, scope_names, user_frames
+from stack.run.rejected_arguments import is_own, is_users
+
+_NAME = re.compile(r"[\w.\-]+")  # the scope of an einsum is its equation
+
+
+def scopes_of(eqn: Any) -> tuple[str, ...]:
+    """Returns the library modules and `jax.named_scope`s around an equation: `("Net", "up")`.
+
+    Inside a nested call they start at the call.
+    """
+    return tuple(
+        part for name in scope_names(eqn) for part in name.split("/") if _NAME.fullmatch(part)
+    )
+
+
+def line_of(eqn: Any, scopes: tuple[str, ...], caller: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the innermost line of the user's code with the scopes: `("net.py:42 Net.up",)`.
+
+    Without scopes, the function of that line is used. JAX cuts the stack at a nested call. So an
+    equation without a user's line is inside a library function, such as `jnp.where`, and gets the
+    line of the call, `caller`. If that is empty too, it gets the library's line.
+    """
+    frames = user_frames(eqn.source_info.traceback)
+    own = next((f for f in frames if is_users_file(f.file_name)), None)
+    if own is None and caller:
+        return (_placed(caller[0].partition(" ")[0], scopes),) if scopes else caller
+    frame = own or next((f for f in frames if not _is_own(f.file_name)), None)
+    if frame is None:
+        return ()
+    function = frame.function_name.rpartition("<locals>.")[2]
+    place = f"{os.path.basename(frame.file_name)}:{frame.start_line}"
+    return (_placed(place, scopes or (function,)),)
+
+
+def _placed(place: str, names: tuple[str, ...]) -> str:
+    return f"{place} {'.'.join(names)}"
+
+
+is_users_file, _is_own = cache(is_users), cache(is_own)
+
 
 Span = tuple[int, int, int, int]  # first line and column, last line and column
 RETURNED = ""  # name of a value that a statement returns

@@ -1,15 +1,32 @@
-"""Lowerings of dot_general and conv_general_dilated."""
+"""Lowerings of dot_general and conv_general_dilated, with JAX's precision settings for rounding f32
+operands of matmuls on a GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from stack.frontends.jax.jaxpr.precision import rounds
+from jax.lax import DotAlgorithmPreset, Precision
+
 from stack.frontends.jax.lax.lowering import NoLowering, Site, lower
 from stack.ir.axes import Rule, plain
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32
+
+_ROUNDED = (
+    *(Precision.DEFAULT, Precision.HIGH),
+    *(DotAlgorithmPreset.DEFAULT, DotAlgorithmPreset.TF32_TF32_F32),
+)
+
+
+def rounds(asked: Any) -> bool:
+    """True if an equation's `precision` allows f32 operands to be rounded to TF32.
+
+    XLA does so by default on a GPU; see `jax.lax.Precision`.
+    """
+    both = asked if isinstance(asked, tuple) else (asked,)
+    return all(p is None or p in _ROUNDED for p in both)
 
 
 def _letters(letter: str, count: int) -> list[str]:

@@ -26,8 +26,7 @@ from stack.frontends.arithmetic.complex_pairs import PART
 from stack.frontends.arithmetic.storage_types import is_storage, narrowed, widened
 from stack.frontends.jax.jaxpr.dims import DimReader, known
 from stack.frontends.jax.jaxpr.element_words import has_words, is_complex, is_key, to_words
-from stack.frontends.jax.jaxpr.source_lines import line_of, scopes_of
-from stack.frontends.jax.jaxpr.variable_names import variable_names
+from stack.frontends.jax.jaxpr.variable_names import line_of, scopes_of, variable_names
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim

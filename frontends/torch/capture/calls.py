@@ -1,4 +1,8 @@
-"""Calls of a captured torch program: arguments, results, and checks."""
+"""Calls of a captured torch program: arguments, results, and checks.
+
+Index inputs are checked before a call, as eager does. On a CPU a wrong index raises IndexError. On
+a GPU the device asserts asynchronously, and a wrong index aborts the device's work, as in eager.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,9 @@ import torch
 from stack.errors import StackError
 from stack.frameworks.torch_private import pytree
 from stack.frontends.torch.aten.lowering import IndexCheck, Promise
-from stack.frontends.torch.capture.index_checks import assert_on_device, check_index
 from stack.frontends.torch.importer.dims import Sizes
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
-from stack.frontends.torch.tensors.size_symbols import size_values
+from stack.frontends.torch.tensors.size_symbols import size_number, size_values
 from stack.ir.node import Node
 
 # ---- arguments
@@ -216,3 +219,33 @@ class Finish:
             *map(found.__getitem__, sorted(found)),
             *(torch.tensor(True) for _ in self.promises),
         ]
+
+
+_ASSERTS = "cuda"  # devices that assert asynchronously
+# takes a scalar and a message; returns without waiting
+assert_on_device: Any = torch.ops.aten._assert_async.msg
+
+
+def check_index(
+    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
+) -> None:
+    """Check one index tensor against its bounds."""
+    if not index.numel() or index.is_meta:  # nothing to check
+        return
+    low, high = (size_number(v, tensors, params) for v in (check.low, check.high))
+    name = check.param.attrs["name"]
+    place = f"argument {name!r}, which {check.what} reads at {low} to {high}"
+    if index.device.type == _ASSERTS:
+        inside = (index >= low) & (index <= high)
+        for ignored in check.besides:
+            inside |= index == ignored
+        assert_on_device(inside.all(), f"index out of range in {place}")
+        return
+    for ignored in check.besides:
+        index = index[index != ignored]
+    if not index.numel():
+        return
+    least, most = (int(v) for v in torch.aminmax(index))
+    if least < low or most > high:
+        bad = least if least < low else most
+        raise IndexError(f"index out of range: {bad} in {place}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from stack.frontends.torch.aten.lowering import IndexCheck
-from stack.frontends.torch.capture.index_checks import check_index
+from stack.frontends.torch.capture.calls import check_index
 from stack.ir.node import Node
 from stack.run.backend import Direct
 from stack.run.frontend import Arrays

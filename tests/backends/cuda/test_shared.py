@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stack.backends.cuda.hazards import roots_of
-from stack.backends.cuda.shared import bytes_of, offsets, regions
+from stack.backends.cuda.shared import bytes_of, offsets, regions, roots_of
 from stack.ir import Builder, Node, TensorType, parse, tensor
 from stack.ir.types import F32
 

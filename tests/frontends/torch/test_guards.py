@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import stack
-from stack.frontends.torch.aten.bounds import value_bounds
-from stack.frontends.torch.aten.condition_bounds import bounds_where
+from stack.frontends.torch.aten.bounds import bounds_where, value_bounds
 from stack.ir.builder import Builder, param
 from stack.ir.node import Node
 from stack.ir.types import TensorType, tensor

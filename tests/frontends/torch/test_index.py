@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stack.frontends.torch.capture import index_checks
+from stack.frontends.torch.capture import calls
 
 Tensor = torch.Tensor
 
@@ -24,7 +24,7 @@ def loss(scores: Tensor, index: Tensor) -> Tensor:
 @pytest.mark.parametrize("fn", [rows, loss], ids=lambda f: f.__name__)
 def test_wrong_indices_are_refused(fn: Any, ahead: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that works ahead of its answers, and on one that does not."""
-    monkeypatch.setattr(index_checks, "_ASSERTS", "cpu" if ahead == "cuda" else "none")
+    monkeypatch.setattr(calls, "_ASSERTS", "cpu" if ahead == "cuda" else "none")
     torch._dynamo.reset()
     call = torch.compile(fn, backend="stack", options={"backend": "interpreter"})
     table = torch.randn(7, 4, dtype=torch.float64)

@@ -25,11 +25,12 @@ from stack.frontends.torch.importer.border import (
     storage_root,
 )
 from stack.frontends.torch.importer.calls import Calls, kinds_of_values
+from stack.frontends.torch.importer.complex_arguments import is_input_in_pairs
 from stack.frontends.torch.importer.control_flow import CONTROL
 from stack.frontends.torch.importer.dims import Sizes, is_size, number_value
 from stack.frontends.torch.importer.errors import raise_with_ops
 from stack.frontends.torch.importer.origins import source_line, variable_names
-from stack.frontends.torch.importer.strided_arguments import Apart, is_input_in_pairs, memory_order
+from stack.frontends.torch.importer.strided_arguments import Apart, memory_order
 from stack.frontends.torch.tensors.arrays import STACK_DTYPE, dtype_of
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr

@@ -16,9 +16,8 @@ and its condition limits the iterations (`bounds.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
@@ -27,32 +26,23 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import held_like, is_serial, loops_along, starts_of, why_no_axis
 from stack.passes.steps.mask_assumptions import MaskAssumptions, assumed
 from stack.passes.steps.online import is_online
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Assume(Step):
+class Assume(LoopStep, name="assume"):
     """Take large negative masks in the online loops over an axis as masks of -inf."""
-
-    name: ClassVar[str] = "assume"
-    axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_no_axis(kernel, self.axis)
         if not any(_found(loop) for loop, _ in loops_along(kernel, self.axis)):
             yield f"no large negative mask of positions hides blocks of {self.axis}"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            loop = old.rebuilt(args, blocks=[block])
-            found = _found(loop)
-            return loop if found is None else _checked(edit, loop, found)
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        found = _found(loop)
+        return loop if found is None else _checked(edit, loop, found)
 
 
 def limits_loops(kernel: Node, axis: str, size: int) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.node import Node
 from stack.passes.steps.dependences import why_shared
@@ -35,7 +34,7 @@ KINDS = {"grid": "grid", "cores": "parallel"}  # the kind of the loop
 
 
 @dataclass(frozen=True)
-class Bind(Step):
+class Bind(Step, name="bind"):
     """Run the iterations of the loops over an axis as programs or on threads.
 
     Attributes:
@@ -43,7 +42,6 @@ class Bind(Step):
         to: `grid` for the programs of a GPU, `cores` for the threads of a CPU.
     """
 
-    name: ClassVar[str] = "bind"
     axis: str
     to: str
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
@@ -41,10 +40,9 @@ from stack.target import Target
 
 
 @dataclass(frozen=True)
-class BlockStates(Step):
+class BlockStates(Step, name="block"):
     """Compute the states of the loops over an axis for all iterations at once."""
 
-    name: ClassVar[str] = "block"
     axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
@@ -69,9 +67,8 @@ class BlockStates(Step):
             own = make("loop", [state.none], {"kind": "serial"}, (Block((var, acc), [total]),))
             return edit.locate(state.new, own)
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
-            loop = old.rebuilt(args, blocks=[block])
-            states = None if stores_only(loop) else states_of(block)
+        def change(_: Node, loop: Node) -> Node | list[Node]:
+            states = None if stores_only(loop) else states_of(loop.blocks[0])
             return loop if states is None else _apart(edit, loop, states, loop_of)
 
         return edit.change_loops(self.axis, change)

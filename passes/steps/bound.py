@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
@@ -41,7 +40,7 @@ from stack.passes.steps.loops import (
 )
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -49,7 +48,7 @@ CUT = "cut"
 
 
 @dataclass(frozen=True)
-class BoundLoops(Step):
+class BoundLoops(LoopStep, name="bound"):
     """Limit the online loops over an axis to the iterations that masks leave.
 
     Attributes:
@@ -57,8 +56,6 @@ class BoundLoops(Step):
         where: `cut` to separate the iterations in which no element is hidden.
     """
 
-    name: ClassVar[str] = "bound"
-    axis: str
     where: str = ""
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
@@ -86,24 +83,19 @@ class BoundLoops(Step):
         ]
         return max((1 + len(side) for side in sides), default=1)
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
-            loop = old.rebuilt(args, blocks=[block])
-            limits = _limits(block) if _is_free(loop) else NOTHING
-            if not limits.bounds.found:
-                return loop
-            is_cut = self.where == CUT and limits.bounds.exact
-            starts: Sequence[Node] = starts_of(loop)
-            for first, end, known in limits.ranges(block.params[0], extent_of(loop), is_cut):
-                body = _with(edit, block, known)
-                attrs = {**loop.attrs, "limited": True}
-                made = make("loop", [first, end, *starts], attrs, (body,))
-                starts = results_of(made)
-            return list(starts)
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node | list[Node]:
+        block = loop.blocks[0]
+        limits = _limits(block) if _is_free(loop) else NOTHING
+        if not limits.bounds.found:
+            return loop
+        is_cut = self.where == CUT and limits.bounds.exact
+        starts: Sequence[Node] = starts_of(loop)
+        for first, end, known in limits.ranges(block.params[0], extent_of(loop), is_cut):
+            body = _with(edit, block, known)
+            attrs = {**loop.attrs, "limited": True}
+            made = make("loop", [first, end, *starts], attrs, (body,))
+            starts = results_of(made)
+        return list(starts)
 
 
 @dataclass(frozen=True)

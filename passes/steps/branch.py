@@ -15,9 +15,8 @@ Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
@@ -26,17 +25,13 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
-class Branch(Step):
+class Branch(LoopStep, name="branch", only=Gpu):
     """Apply the masks in the online loops over an axis in branches."""
-
-    name: ClassVar[str] = "branch"
-    only = Gpu
-    axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_no_axis(kernel, self.axis)
@@ -46,23 +41,18 @@ class Branch(Step):
         if not any(_masks(loop.blocks[0]) for loop in loops):
             yield f"no mask in a loop over {self.axis} can be tested for a whole tile"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            loop = old.rebuilt(args, blocks=[block])
-            masks = _masks(block) if is_associative(loop) else {}
-            if not masks:
-                return loop
-            known: dict[Node, Node] = {}
-            for mask, some in masks.items():
-                done = edit.remade([mask.select], known, block)[mask.select]
-                own = HidingMask(done, mask.shown)
-                known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
-            done = edit.remade(block.results, known, block)
-            return old.rebuilt(args, blocks=[Block(block.params, [done[r] for r in block.results])])
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        block = loop.blocks[0]
+        masks = _masks(block) if is_associative(loop) else {}
+        if not masks:
+            return loop
+        known: dict[Node, Node] = {}
+        for mask, some in masks.items():
+            done = edit.remade([mask.select], known, block)[mask.select]
+            own = HidingMask(done, mask.shown)
+            known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
+        done = edit.remade(block.results, known, block)
+        return loop.rebuilt(blocks=[Block(block.params, [done[r] for r in block.results])])
 
 
 def _masks(block: Block) -> dict[HidingMask, Node]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
 
 from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node, topological
@@ -38,10 +37,9 @@ from stack.target import Target
 
 
 @dataclass(frozen=True)
-class ComputeWith(Step):
+class ComputeWith(Step, name="compute_with"):
     """Fuse independent loops over an axis."""
 
-    name: ClassVar[str] = "compute_with"
     axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:

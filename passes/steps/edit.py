@@ -15,7 +15,7 @@ from stack.passes.tiling.names import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]
-Change = Callable[[Node, Sequence[Node], Block], Made]  # a loop, its operands, its new block
+Change = Callable[[Node, Node], Made]  # a loop, and the loop with its new operands and body
 Keeps = Callable[[Node], bool]
 
 
@@ -167,7 +167,7 @@ class Edit:
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Made:
             if is_loop(old) and str(old.blocks[0].params[0].attrs["name"]) == axis:
-                return change(old, args, blocks[0])
+                return change(old, old.rebuilt(args, blocks=blocks))
             return old.rebuilt(args, blocks=blocks)
 
         def keeps(node: Node) -> bool:

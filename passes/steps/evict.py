@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
@@ -29,7 +28,7 @@ WHEN = ("first", "last", REUSE)
 
 
 @dataclass(frozen=True)
-class Evict(Step):
+class Evict(Step, name="evict", only=Gpu):
     """Add an eviction hint to the loads and stores of a memory.
 
     Attributes:
@@ -37,8 +36,6 @@ class Evict(Step):
         when: `first` or `last` to be evicted, or `reuse`.
     """
 
-    name: ClassVar[str] = "evict"
-    only = Gpu
     memory: str
     when: str
 

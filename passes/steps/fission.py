@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
@@ -35,7 +34,7 @@ from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
-class Fission(Step):
+class Fission(Step, name="fission", only=Cpu):
     """Split the loops over an axis in two, after the loop over `inner` in their body.
 
     Attributes:
@@ -44,8 +43,6 @@ class Fission(Step):
         into: the axis of the first loop; by default the same.
     """
 
-    name: ClassVar[str] = "fission"
-    only = Cpu
     axis: str
     inner: str
     into: str = ""
@@ -80,10 +77,11 @@ class Fission(Step):
         edit = Edit(kernel)
         first: dict[tuple[Node, Node], Sequence[Node]] = {}
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
+        def change(_: Node, loop: Node) -> list[Node]:
+            block = loop.blocks[0]
             found = _inner(block, self.inner)
             if not found:
-                return results_of(old.rebuilt(args, blocks=[block]))
+                return results_of(loop)
             inner, var = found[0], block.params[0]
             if (var, inner) not in first:
                 first[var, inner] = self._first(edit, var, results_of(inner))
@@ -93,7 +91,7 @@ class Fission(Step):
             }
             done = edit.remade(block.results, known)
             rest = Block(block.params, [done[r] for r in block.results])
-            return results_of(old.rebuilt(args, blocks=[rest]))
+            return results_of(loop.rebuilt(blocks=[rest]))
 
         return edit.change_loops(self.axis, change)
 

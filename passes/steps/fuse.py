@@ -13,9 +13,8 @@ Source: `fuse` of Halide; loop coalescing of Polychronopoulos (ICPP 1987).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
@@ -29,17 +28,15 @@ from stack.passes.steps.loops import (
     why_no_nest,
 )
 from stack.passes.steps.online import serial_like
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Fuse(Step):
+class Fuse(LoopStep, name="fuse"):
     """Collapse the loops over an axis with the loops over `inner` directly inside of them."""
 
-    name: ClassVar[str] = "fuse"
-    axis: str
     inner: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
@@ -48,23 +45,17 @@ class Fuse(Step):
         if any(not f.around or axis_of(f.around[-1]) != self.axis for f in inner_loops):
             yield f"a loop over {self.inner} is outside of the loops over {self.axis}"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            loop = old.rebuilt(args, blocks=[block])
-            inner = inner_loop(loop, self.inner)
-            assert inner is not None
-            body = inner.blocks[0]
-            count = extent_of(inner)
-            var = along(self.axis, extent_of(old) * count, block.params[0])
-            size = constant(count, var.dtype)
-            known = {
-                block.params[0]: make("div", (var, size)),
-                body.params[0]: make("rem", (var, size)),
-            }
-            results = edit.remade(body.results, known)
-            whole = Block((var, *body.params[1:]), [results[r] for r in body.results])
-            return make("loop", starts_of(loop), serial_like(inner), (whole,))
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        block, inner = loop.blocks[0], inner_loop(loop, self.inner)
+        assert inner is not None
+        body = inner.blocks[0]
+        count = extent_of(inner)
+        var = along(self.axis, extent_of(loop) * count, block.params[0])
+        size = constant(count, var.dtype)
+        known = {
+            block.params[0]: make("div", (var, size)),
+            body.params[0]: make("rem", (var, size)),
+        }
+        results = edit.remade(body.results, known)
+        whole = Block((var, *body.params[1:]), [results[r] for r in body.results])
+        return make("loop", starts_of(loop), serial_like(inner), (whole,))

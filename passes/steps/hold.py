@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
@@ -40,7 +39,7 @@ Tiles = dict[Node, Node]  # a load of a tile, and the tile in registers
 
 
 @dataclass(frozen=True)
-class Hold(Step):
+class Hold(Step, name="hold", only=Gpu):
     """Keep the tiles of the last iterations over an axis in registers.
 
     Attributes:
@@ -48,8 +47,6 @@ class Hold(Step):
         turns: the number of iterations.
     """
 
-    name: ClassVar[str] = "hold"
-    only = Gpu
     axis: str
     turns: int
 
@@ -70,8 +67,8 @@ class Hold(Step):
         place = {found.loop: number for number, found in reversed(list(enumerate(order)))}
         held: Tiles = {}
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            loop = old.rebuilt(args, blocks=[block])
+        def change(old: Node, loop: Node) -> list[Node]:
+            block = loop.blocks[0]
             count = extent_of(old) - self.turns
             turns, again = range(count, count + self.turns), place[old]
             # tiles are visible in the loops around the first loop only

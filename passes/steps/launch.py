@@ -31,7 +31,7 @@ from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
-class Launch(Step):
+class Launch(Step, name="launch", only=Gpu):
     """Set the launch configuration of a kernel.
 
     Attributes:
@@ -40,8 +40,6 @@ class Launch(Step):
         programs: the number of persistent programs; 0 for one program per iteration of the grid.
     """
 
-    name: ClassVar[str] = "launch"
-    only = Gpu
     USUAL: ClassVar[int] = 4  # warps: one for each scheduler of a multiprocessor
     warps: int
     stages: int = 2

@@ -133,10 +133,9 @@ def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
 def with_kind(kernel: Node, axis: str, kind: str) -> Node:
     """Sets the kind (serial, parallel and so on) of all loops over an axis. Returns the kernel."""
 
-    def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-        return old.rebuilt(args, attrs={**old.attrs, "kind": kind}, blocks=[block])
-
-    return Edit(kernel).change_loops(axis, change)
+    return Edit(kernel).change_loops(
+        axis, lambda _, loop: loop.rebuilt(attrs={**loop.attrs, "kind": kind})
+    )
 
 
 def stores_only(loop: Node) -> bool:

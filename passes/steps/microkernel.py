@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.node import Block, Node
 from stack.ir.traits import nest_of
@@ -35,15 +34,13 @@ from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
-class Microkernel(Step):
+class Microkernel(Step, name="microkernel", only=Cpu):
     """Compute a matrix product by a `dot` of blocks.
 
     Attributes:
         instruction: the instruction that multiplies short numbers; "" converts them first.
     """
 
-    name: ClassVar[str] = "microkernel"
-    only = Cpu
     instruction: str = ""
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:

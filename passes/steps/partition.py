@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
@@ -31,22 +30,20 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import is_condition, place_of
 from stack.passes.steps.loops import along, loops_along, starts_of, why_not_free
 from stack.passes.steps.simplify import substituted
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.steps.unroll import MOST
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Partition(Step):
+class Partition(LoopStep, name="partition"):
     """Cut the loops over an axis at some iterations.
 
     Attributes:
         points: the first iteration of each part but the first, separated by commas.
     """
 
-    name: ClassVar[str] = "partition"
-    axis: str
     points: str
 
     @property
@@ -68,22 +65,16 @@ class Partition(Step):
             if values > MOST:
                 yield f"axis {self.axis}: {values} values in all parts, the most is {MOST}"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-        points = self.numbers
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            var, *held = block.params
-            values: Sequence[Node] = starts_of(old.rebuilt(args, blocks=[block]))
-            for begin, end in pairwise([0, *points, extent_of(old)]):
-                own = along(self.axis, end - begin, var)
-                place = make("add", (own, constant(begin, var.dtype))) if begin else own
-                body = Block((own, *held), substituted(edit, block.results, {var: place}))
-                made = make("loop", values, old.attrs, (body,))
-                values = results_of(made)
-            return list(values)
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> list[Node]:
+        block = loop.blocks[0]
+        var, *held = block.params
+        values: Sequence[Node] = starts_of(loop)
+        for begin, end in pairwise([0, *self.numbers, extent_of(loop)]):
+            own = along(self.axis, end - begin, var)
+            place = make("add", (own, constant(begin, var.dtype))) if begin else own
+            body = Block((own, *held), substituted(edit, block.results, {var: place}))
+            values = results_of(make("loop", values, loop.attrs, (body,)))
+        return list(values)
 
 
 def _is_work(node: Node) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
@@ -30,7 +29,7 @@ from stack.passes.steps.loops import (
     why_not_free,
 )
 from stack.passes.steps.simplify import substituted
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -38,7 +37,7 @@ LAST = ".last"  # the suffix of peeled axes
 
 
 @dataclass(frozen=True)
-class Peel(Step):
+class Peel(LoopStep, name="peel"):
     """Peel the last iterations of the loops over an axis `a` into loops over `a.last`.
 
     Attributes:
@@ -46,8 +45,6 @@ class Peel(Step):
         turns: the number of iterations to peel.
     """
 
-    name: ClassVar[str] = "peel"
-    axis: str
     turns: int
 
     @property
@@ -66,23 +63,18 @@ class Peel(Step):
             if not 0 < self.turns < extent_of(loop):
                 yield f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            var, *held = block.params
-            count = extent_of(old) - self.turns
-            first = along(self.axis, count, var)
-            body = Block((first, *held), substituted(edit, block.results, {var: first}))
-            starts = starts_of(old.rebuilt(args, blocks=[block]))
-            before = make("loop", starts, old.attrs, (body,))
-            last = along(self.last, self.turns, var)
-            place = make("add", (last, constant(count, var.dtype)))
-            body = Block((last, *held), substituted(edit, block.results, {var: place}))
-            body = edit.rewritten(body, _renamed(edit))
-            return make("loop", results_of(before), old.attrs, (body,))
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        block = loop.blocks[0]
+        var, *held = block.params
+        count = extent_of(loop) - self.turns
+        first = along(self.axis, count, var)
+        body = Block((first, *held), substituted(edit, block.results, {var: first}))
+        before = make("loop", starts_of(loop), loop.attrs, (body,))
+        last = along(self.last, self.turns, var)
+        place = make("add", (last, constant(count, var.dtype)))
+        body = Block((last, *held), substituted(edit, block.results, {var: place}))
+        body = edit.rewritten(body, _renamed(edit))
+        return make("loop", results_of(before), loop.attrs, (body,))
 
 
 def _renamed(edit: Edit) -> Visit:

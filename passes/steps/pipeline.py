@@ -12,11 +12,10 @@ Source: Lam, Software pipelining (PLDI 1988); `software_pipeline` of TensorIR.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, stores_only, why_not_free
@@ -28,7 +27,7 @@ SHARED = "shared"
 
 
 @dataclass(frozen=True)
-class Pipeline(Step):
+class Pipeline(Step, name="pipeline", only=Gpu):
     """Prefetch the tiles that the loops over an axis load.
 
     Attributes:
@@ -37,8 +36,6 @@ class Pipeline(Step):
         through: `shared` to copy the tiles through shared memory; "" leaves it to the printer.
     """
 
-    name: ClassVar[str] = "pipeline"
-    only = Gpu
     axis: str
     turns: int
     through: str = ""
@@ -62,12 +59,11 @@ class Pipeline(Step):
         loops = (loop for loop, _ in loops_along(kernel, self.axis))
         some_reduce = not all(map(stores_only, loops))
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            made = old.rebuilt(args, blocks=[block])
-            if not _reads((made, ())) or (some_reduce and stores_only(made)):
-                return made
+        def change(_: Node, loop: Node) -> Node:
+            if not _reads((loop, ())) or (some_reduce and stores_only(loop)):
+                return loop
             staged = {"staged": True} if self.through else {}
-            return made.rebuilt(attrs={**old.attrs, "ahead": self.turns, **staged})
+            return loop.rebuilt(attrs={**loop.attrs, "ahead": self.turns, **staged})
 
         return Edit(kernel).change_loops(self.axis, change)
 

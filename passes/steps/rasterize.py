@@ -13,19 +13,18 @@ rasterization of CUTLASS.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import inner_loop, loops_along, why_no_axis
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
-class Rasterize(Step):
+class Rasterize(LoopStep, name="rasterize", only=Gpu):
     """Order the programs of the loops over an axis and the loop around each in groups.
 
     Attributes:
@@ -33,9 +32,6 @@ class Rasterize(Step):
         rows: iterations of the outer loop in a group.
     """
 
-    name: ClassVar[str] = "rasterize"
-    only = Gpu
-    axis: str
     rows: int
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
@@ -48,8 +44,5 @@ class Rasterize(Step):
             if not around or inner_loop(around[-1], self.axis) is None:
                 yield f"the loop over {self.axis} is not directly inside of another one"
 
-    def apply(self, kernel: Node) -> Node:
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            return old.rebuilt(args, attrs={**old.attrs, "group": self.rows}, blocks=[block])
-
-        return Edit(kernel).change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        return loop.rebuilt(attrs={**loop.attrs, "group": self.rows})

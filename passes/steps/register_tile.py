@@ -20,12 +20,11 @@ Source: the register tile of the BLIS micro-kernel (Van Zee and van de Geijn, TO
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.types import I32, TensorType
 from stack.passes.steps.block_dot import BlockDot, Operand, tile_of
 from stack.passes.steps.edit import Edit
@@ -38,7 +37,7 @@ PAIRED = "m k pair, k n pair -> m n"
 
 
 @dataclass(frozen=True)
-class RegisterTile(Step):
+class RegisterTile(Step, name="register_tile", only=Cpu):
     """Compute the matrix products in the loops over an axis, their rows, by a `dot` of blocks.
 
     Attributes:
@@ -46,8 +45,6 @@ class RegisterTile(Step):
         instruction: the instruction that multiplies short numbers; "" converts them first.
     """
 
-    name: ClassVar[str] = "register_tile"
-    only = Cpu
     axis: str
     instruction: str = ""
 
@@ -75,15 +72,15 @@ class RegisterTile(Step):
         edit = Edit(kernel)
         packed: dict[Node, Node] = {}
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            product = stored_product(kernel.blocks[0], old.rebuilt(args, blocks=[block]))
+        def change(_: Node, loop: Node) -> Node:
+            product = stored_product(kernel.blocks[0], loop)
             assert product is not None
             if not self.instruction:
-                return product.stored(product.dot.built(False), args[0])
+                return product.stored(product.dot.built(False), loop.args[0])
             vectors = product.dot.operands[1].memory
             if vectors not in packed:
                 packed[vectors] = _packed(edit, vectors, product.dot)
-            return product.stored(_paired(product.dot, packed[vectors]), args[0])
+            return product.stored(_paired(product.dot, packed[vectors]), loop.args[0])
 
         return edit.change_loops(self.axis, change)
 

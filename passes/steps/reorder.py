@@ -20,9 +20,8 @@ online softmax (Milakov and Gimelshein, 2018) and of variances (Chan, Golub and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node
@@ -37,16 +36,14 @@ from stack.passes.steps.loops import (
     why_no_nest,
 )
 from stack.passes.steps.online import is_online, states_of
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Reorder(Step):
+class Reorder(LoopStep, name="reorder"):
     """Interchange the loops over an axis with the loops over `inner` directly inside of them."""
 
-    name: ClassVar[str] = "reorder"
-    axis: str
     inner: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
@@ -59,22 +56,16 @@ class Reorder(Step):
             yield why_no_totals(inner)
             yield why_shared(loop)
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            loop = old.rebuilt(args, blocks=[block])
-            inner = inner_loop(loop, self.inner)
-            assert inner is not None
-            if is_online(loop) and is_online(inner):
-                return _merged(edit, loop, inner)
-            body = inner.blocks[0]
-            turned = Block((block.params[0], *body.params[1:]), body.results)
-            within = make("loop", block.params[1:], {"kind": "serial"}, (turned,))
-            whole = Block((body.params[0], *block.params[1:]), results_of(within))
-            return make("loop", starts_of(loop), {"kind": "serial"}, (whole,))
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        block, inner = loop.blocks[0], inner_loop(loop, self.inner)
+        assert inner is not None
+        if is_online(loop) and is_online(inner):
+            return _merged(edit, loop, inner)
+        body = inner.blocks[0]
+        turned = Block((block.params[0], *body.params[1:]), body.results)
+        within = make("loop", block.params[1:], {"kind": "serial"}, (turned,))
+        whole = Block((body.params[0], *block.params[1:]), results_of(within))
+        return make("loop", starts_of(loop), {"kind": "serial"}, (whole,))
 
 
 def _merged(edit: Edit, loop: Node, inner: Node) -> Node:

@@ -11,9 +11,8 @@ Source: longest processing time first (Graham, SIAM Journal on Applied Mathemati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
@@ -21,17 +20,14 @@ from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
 from stack.passes.steps.loops import loops_along, starts_of, why_not_free
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Reverse(Step):
+class Reverse(LoopStep, name="reverse"):
     """Reverse the order of the iterations of the loops over an axis."""
-
-    name: ClassVar[str] = "reverse"
-    axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
@@ -39,14 +35,10 @@ class Reverse(Step):
             yield why_no_totals(loop)
             yield why_shared(loop)
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            var = block.params[0]
-            last = constant(extent_of(old) - 1, var.dtype)
-            done = edit.remade(block.results, {var: make("sub", (last, var))})
-            body = Block(block.params, [done[r] for r in block.results])
-            return make("loop", starts_of(old.rebuilt(args, blocks=[block])), old.attrs, (body,))
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        block = loop.blocks[0]
+        var = block.params[0]
+        last = constant(extent_of(loop) - 1, var.dtype)
+        done = edit.remade(block.results, {var: make("sub", (last, var))})
+        body = Block(block.params, [done[r] for r in block.results])
+        return make("loop", starts_of(loop), loop.attrs, (body,))

@@ -36,7 +36,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node, topological
@@ -70,7 +69,7 @@ COARSE = 2.0**30  # above it, rounding a * log2(e) is off by many powers of two
 
 
 @dataclass(frozen=True)
-class Rewrite(Step):
+class Rewrite(Step, name="rewrite"):
     """Apply a rewrite rule to all values of a kernel.
 
     Attributes:
@@ -78,7 +77,6 @@ class Rewrite(Step):
             `iteration_counts` or `unrounded`.
     """
 
-    name: ClassVar[str] = "rewrite"
     rule: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
@@ -31,17 +31,14 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
 from stack.passes.steps.loops import loops_along, spread_like, starts_of, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, scaled, states_of
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.frame import static
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Rfactor(Step):
+class Rfactor(LoopStep, name="rfactor"):
     """Replace scalar totals of the loops over an axis by tiles of partial sums."""
-
-    name: ClassVar[str] = "rfactor"
-    axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
@@ -53,15 +50,9 @@ class Rfactor(Step):
         if not factored:
             yield f"no loop over {self.axis} adds the reduction of a tile to a total"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
-            loop = old.rebuilt(args, blocks=[block])
-            parts = _sums(loop)
-            return _factored(edit, loop, parts) if any(parts) else loop
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node | list[Node]:
+        parts = _sums(loop)
+        return _factored(edit, loop, parts) if any(parts) else loop
 
 
 class _Sum(NamedTuple):

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
@@ -41,7 +40,7 @@ from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
-class Sink(Step):
+class Sink(Step, name="sink", only=Cpu):
     """Move the loops over an axis into the loops over `inner` in their bodies.
 
     Attributes:
@@ -50,8 +49,6 @@ class Sink(Step):
         into: the axis of the moved loops; by default the same.
     """
 
-    name: ClassVar[str] = "sink"
-    only = Cpu
     axis: str
     inner: str
     into: str = ""
@@ -94,16 +91,16 @@ class Sink(Step):
             for loop, outers in loops_along(kernel, self.axis)
         }
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            known: dict[Node, Node] = {}
-            for inner in _loops(old.rebuilt(args, blocks=[block]), self.inner):
+        def change(old: Node, loop: Node) -> list[Node]:
+            block, known = loop.blocks[0], dict[Node, Node]()
+            for inner in _loops(loop, self.inner):
                 own = edit.remade([inner], known)[inner]
                 after = _moved(edit, own, block.params[0], around[old], self.into)
                 for before, new in zip(results_of(inner), after, strict=True):
                     known[before] = edit.note(before, new)
             done = edit.remade(block.results, known)
             body = Block(block.params, [done[r] for r in block.results])
-            return results_of(old.rebuilt(args, blocks=[body]))
+            return results_of(loop.rebuilt(blocks=[body]))
 
         return edit.change_loops(self.axis, change)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node, topological
@@ -35,14 +34,13 @@ from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Specialize(Step):
+class Specialize(Step, name="specialize"):
     """Specialize the ranges of an axis between the points where guards change.
 
     Attributes:
         at: the axis of the loops that get the code; by default the same.
     """
 
-    name: ClassVar[str] = "specialize"
     axis: str
     at: str = ""
 
@@ -63,13 +61,12 @@ class Specialize(Step):
         found = loops_along(kernel, self.axis)
         variables = {loop.blocks[0].params[0] for loop, _ in found}
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+        def change(_: Node, loop: Node) -> Node:
+            block = loop.blocks[0]
             mine = [v for v in variables if v is block.params[0] or v in _needed(block)]
             # loops over one axis may have different extents, after `partition` or `peel`
             own = [p for p in points if mine and p < int(mine[0].attrs["extent"])]
-            if own:
-                block = _in_ranges(edit, block, mine[0], own)
-            return old.rebuilt(args, blocks=[block])
+            return loop.rebuilt(blocks=[_in_ranges(edit, block, mine[0], own)]) if own else loop
 
         return edit.change_loops(self.at or self.axis, change)
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
@@ -43,7 +42,7 @@ from stack.passes.steps.loops import (
     why_no_axis,
 )
 from stack.passes.steps.online import is_online, serial_like
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -52,7 +51,7 @@ MASKED = ("mask", "front")
 
 
 @dataclass(frozen=True)
-class Split(Step):
+class Split(LoopStep, name="split"):
     """Tile the loops over an axis `a`: an outer loop over `a.0`, an inner loop over `a.1`.
 
     Attributes:
@@ -61,8 +60,6 @@ class Split(Step):
         tail: `mask`, `front`, `peel` or `overlap`: the treatment of a partial block.
     """
 
-    name: ClassVar[str] = "split"
-    axis: str
     block: int
     tail: str = "mask"
 
@@ -98,26 +95,21 @@ class Split(Step):
         extent = extent_of(loop)
         return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
-            extent = extent_of(old)
-            if self.tail == "peel" and extent > self.block and extent % self.block:
-                whole = extent - extent % self.block
-                made = _Cut(self, old, block, whole, edit).loop(0, args)
-                rest = _Cut(self, old, block, extent - whole, edit)
-                return rest.loop(whole, results_of(made))
-            return _Cut(self, old, block, extent, edit).loop(0, args)
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        extent = extent_of(loop)
+        if self.tail == "peel" and extent > self.block and extent % self.block:
+            whole = extent - extent % self.block
+            made = _Cut(self, loop, whole, edit).loop(0, loop.args)
+            rest = _Cut(self, loop, extent - whole, edit)
+            return rest.loop(whole, results_of(made))
+        return _Cut(self, loop, extent, edit).loop(0, loop.args)
 
 
 class _Cut:
     """Builds the outer and inner loop that replace a loop, or a range of its iterations."""
 
-    def __init__(self, step: Split, old: Node, block: Block, extent: int, edit: Edit) -> None:
-        self.step, self.block, self.extent, self.edit = step, block, extent, edit
+    def __init__(self, step: Split, old: Node, extent: int, edit: Edit) -> None:
+        self.step, self.block, self.extent, self.edit = step, old.blocks[0], extent, edit
         self.attrs = serial_like(old)
         self.is_online = is_online(old)
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node, topological
@@ -38,7 +38,7 @@ from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
-class Stage(Step):
+class Stage(Step, name="stage", only=Cpu):
     """Store a value in local memory between loops.
 
     Attributes:
@@ -46,8 +46,6 @@ class Stage(Step):
         space: `local`, the memory of one thread.
     """
 
-    name: ClassVar[str] = "stage"
-    only = Cpu
     value: str
     space: str
 

@@ -21,10 +21,10 @@ Source: `stage_mem` of Exo (Ikarashi et al., PLDI 2022); `cache_read` and `cache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
@@ -111,7 +111,7 @@ class StridedAccess(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StageMem(Step):
+class StageMem(Step, name="stage_mem", only=Cpu):
     """Copy what the loops over an axis read from memory, or store to it.
 
     Attributes:
@@ -120,8 +120,6 @@ class StageMem(Step):
         dtype: the element type of the copy; by default that of the memory.
     """
 
-    name: ClassVar[str] = "stage_mem"
-    only = Cpu
     memory: str
     axis: str
     dtype: str = ""
@@ -170,13 +168,13 @@ class StageMem(Step):
         copies: dict[tuple[Node | int, ...], Node] = {}
         dtype = DTYPES[self.dtype] if self.dtype else None
 
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            loop = old.rebuilt(args, blocks=[block])
+        def change(_: Node, loop: Node) -> list[Node]:
+            block = loop.blocks[0]
             reads = _reads(loop, is_own)
             if reads:
                 done = edit.remade(block.results, _from_copies(edit, block, reads, copies, dtype))
                 inside = Block(block.params, [done[r] for r in block.results])
-                loop = old.rebuilt(args, blocks=[inside])
+                loop = loop.rebuilt(blocks=[inside])
             stored = _store(loop, is_own)
             return _with_copy(edit, loop, stored) if stored else results_of(loop)
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 
 from stack.errors import UsageError
 from stack.ir.node import Node
+from stack.passes.steps.edit import Edit
 from stack.target import Cpu, Gpu, Target
 
 STEPS: dict[str, type[Step]] = {}
@@ -32,8 +33,8 @@ class Step(ABC):
     field `axis` names a loop variable.
 
     Attributes:
-        name: the name of the primitive.
-        only: the only kind of machine that has it; None if CPUs and GPUs do.
+        name: the name of the primitive: `class Split(Step, name="split")`.
+        only: the only kind of machine that has it, likewise; None if CPUs and GPUs do.
         why: the reason that the policy gives; not a part of the text.
     """
 
@@ -41,8 +42,10 @@ class Step(ABC):
     only: ClassVar[type[Cpu] | type[Gpu] | None] = None
     why: str = dataclasses.field(default="", compare=False, kw_only=True)
 
-    def __init_subclass__(cls) -> None:
-        STEPS[cls.name] = cls
+    def __init_subclass__(cls, name: str = "", only: type[Cpu] | type[Gpu] | None = None) -> None:
+        if name:
+            cls.name, cls.only = name, only
+            STEPS[name] = cls
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         """Returns the rule of legality that the step would break on a kernel, with the number that
@@ -76,6 +79,23 @@ class Step(ABC):
             elif value != f.default:
                 words.append(f"{f.name}={value}")
         return " ".join(words)
+
+
+@dataclass(frozen=True)
+class LoopStep(Step):
+    """A step that replaces each loop over an axis by itself."""
+
+    axis: str
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        return edit.change_loops(self.axis, lambda _, loop: self.change(edit, loop))
+
+    @abstractmethod
+    def change(self, edit: Edit, loop: Node) -> Node | list[Node]:
+        """Returns what replaces a loop over the axis: a node, or a value for each of its results.
+        Loops inside of it are replaced already.
+        """
 
 
 class IllegalStep(UsageError):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from stack.ir.builder import constant, make
 from stack.ir.contraction import PRECISIONS as ROUNDINGS
@@ -47,7 +47,7 @@ PRECISIONS = ("", *ROUNDINGS)
 
 
 @dataclass(frozen=True)
-class Tensorize(Step):
+class Tensorize(Step, name="tensorize", only=Gpu):
     """Compute matrix products by matrix instructions.
 
     Attributes:
@@ -55,8 +55,6 @@ class Tensorize(Step):
             values already; "" is exact.
     """
 
-    name: ClassVar[str] = "tensorize"
-    only = Gpu
     precision: str = ""
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:

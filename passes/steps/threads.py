@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
@@ -27,7 +26,7 @@ MEMORY = ("shared", "global")
 
 
 @dataclass(frozen=True)
-class Threads(Step):
+class Threads(Step, name="threads", only=Gpu):
     """Compute matmuls by fused multiply-adds of threads.
 
     Attributes:
@@ -37,8 +36,6 @@ class Threads(Step):
         operands: the memory that threads load operands from: `shared` or `global`.
     """
 
-    name: ClassVar[str] = "threads"
-    only = Gpu
     rows: int = 0
     columns: int = 0
     lanes: str = ""

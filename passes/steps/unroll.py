@@ -11,16 +11,15 @@ Source: `unroll` of Halide and TensorIR.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import constant
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import axis_of, loops_along, starts_of, why_not_free
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -36,11 +35,8 @@ def why_too_many(loop: Node, copies: int) -> str:
 
 
 @dataclass(frozen=True)
-class Unroll(Step):
+class Unroll(LoopStep, name="unroll"):
     """Unroll the loops over an axis."""
-
-    name: ClassVar[str] = "unroll"
-    axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
@@ -48,16 +44,12 @@ class Unroll(Step):
             yield why_kept(loop)
             yield why_too_many(loop, extent_of(loop))
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            var, *held = block.params
-            values = list(starts_of(old.rebuilt(args, blocks=[block])))
-            for turn in range(extent_of(old)):
-                known = dict(zip(held, values, strict=True))
-                done = edit.remade(block.results, {**known, var: constant(turn, var.dtype)})
-                values = [done[r] for r in block.results]
-            return values
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> list[Node]:
+        block = loop.blocks[0]
+        var, *held = block.params
+        values = list(starts_of(loop))
+        for turn in range(extent_of(loop)):
+            known = dict(zip(held, values, strict=True))
+            done = edit.remade(block.results, {**known, var: constant(turn, var.dtype)})
+            values = [done[r] for r in block.results]
+        return values

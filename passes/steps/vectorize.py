@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.algebra import KIND_OF
@@ -33,7 +32,7 @@ from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
 from stack.passes.steps.loops import is_constant, loops_along, starts_of, why_not_free
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.steps.vector_access import Access, Widened
 from stack.passes.tiling.frame import static
@@ -42,11 +41,8 @@ from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
-class Vectorize(Step):
+class Vectorize(LoopStep, name="vectorize"):
     """Vectorize the loops over an axis."""
-
-    name: ClassVar[str] = "vectorize"
-    axis: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
@@ -78,14 +74,10 @@ class Vectorize(Step):
                 return f"axis {self.axis}: {why}"
         return ""
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
-        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            lanes = Lanes(block.params[0], extent_of(old), _goes_back(block))
-            return _LaneBuilder(edit, lanes).loop(args, block)
-
-        return edit.change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> list[Node]:
+        block = loop.blocks[0]
+        lanes = Lanes(block.params[0], extent_of(loop), _goes_back(block))
+        return _LaneBuilder(edit, lanes).loop(loop.args, block)
 
 
 def _goes_back(block: Block) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
@@ -51,11 +51,9 @@ class MemoryRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WindowLoads(Step):
+class WindowLoads(Step, name="window", only=Gpu):
     """Load runs of a memory, from which tiles pick their elements."""
 
-    name: ClassVar[str] = "window"
-    only = Gpu
     memory: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:

@@ -23,6 +23,7 @@ from stack.ir import ops
 from stack.ir.axes import Operand, Rule, reshape_groups
 from stack.ir.builder import make
 from stack.ir.dim import Dim, mul, product
+from stack.ir.forms import reshaped
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.relation import Window, Windows
@@ -39,7 +40,6 @@ from stack.ir.traits import (
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.short_axes import with_full_vectors
-from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.tiling.single_ops import alone, group_of, is_bare
 from stack.rewrite.engine import Replacement, replace, rewrite

@@ -23,6 +23,7 @@ from typing import ClassVar
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.contraction import contraction
+from stack.ir.forms import converted, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -30,7 +31,7 @@ from stack.ir.traits import converts
 from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES, windows_apart
 from stack.passes.rules.diagonal_dot import diagonal_operand
-from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.rules.updates import sums_of_few_rows
 from stack.passes.tiling.frame import wide
@@ -152,13 +153,11 @@ def inner_products(node: Node, op: Builder, scope: Scope) -> Node | None:
         both = [n for n in own if n in order]
         x = reshaped(arg, tuple(sizes[n] for n in both))
         x = transposed(x, [both.index(n) for n in order])
-        sides.append(x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype)))
+        sides.append(converted(x, dtype))
     total = make("reduce", (make("mul", sides),), {"kind": "sum", "axes": summed})
     kept = [n for n in order if n in output]
     total = transposed(total, [kept.index(n) for n in output if n in kept])
-    if dtype != node.dtype:
-        total = make("cast", (total,), hint=total.tensor.with_dtype(node.dtype))
-    return reshaped(total, node.shape)
+    return reshaped(converted(total, node.dtype), node.shape)
 
 
 @on("dot")

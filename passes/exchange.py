@@ -20,10 +20,11 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
+from stack.ir.forms import converted
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread
-from stack.ir.types import F32, DType
+from stack.ir.types import F32
 from stack.passes.rules.dot_layout import dot_axes
 from stack.rewrite.check import FINITE, WIDER
 from stack.rewrite.engine import Scope, on, rewrite
@@ -213,18 +214,14 @@ def _rows(node: Node, b: Entry, other: Node, place: Index, kept: Sequence[Dim]) 
     turned = other if order == tuple(range(len(order))) else make(
         "transpose", (other,), {"perm": order}
     )  # fmt: skip
-    factors = [_cast(x, wide) for x in (b[0], turned)]
+    factors = [converted(x, wide) for x in (b[0], turned)]
     summed = tuple(i for i, d in enumerate(b[1]) if d not in kept)
     total = make("reduce", (make("mul", factors),), {"kind": "sum", "axes": summed})
     left = [d for d in b[1] if d in kept]
     perm = tuple(left.index(d) for d in kept)
     if perm != tuple(range(len(perm))):
         total = make("transpose", (total,), {"perm": perm})
-    return _cast(total, node.dtype)
-
-
-def _cast(x: Node, dtype: DType) -> Node:
-    return x if x.dtype is dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
+    return converted(total, node.dtype)
 
 
 def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from stack.ir.axes import LETTERS
 from stack.ir.builder import make
+from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node
 from stack.ir.ops import rule_of
 from stack.ir.traits import (
@@ -27,7 +28,7 @@ from stack.ir.traits import (
 from stack.passes.control import BlockPass
 from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.hoist import with_values
-from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
+from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, make, param
+from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
@@ -20,7 +21,6 @@ from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.policies.mix_order import space_of
-from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log

@@ -14,12 +14,13 @@ are transposed so that a longer axis is last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from stack.ir.builder import Builder, constant, make, param
+from stack.ir.builder import Builder, make, param
 from stack.ir.contraction import product_types
+from stack.ir.forms import padded, sliced
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import contractions, in_windows
@@ -115,10 +116,8 @@ def _padded(x: Node) -> Node:
     vector."""
     row: Any = x.shape[-1]
     none = (0,) * x.tensor.rank
-    high = (*none[1:], -row % (VECTOR_BYTES // x.dtype.bytes))
     inner = param("p0", x.type)
-    attrs = {"low": none, "high": high, "interior": none}
-    made = make("pad", (inner, constant(0, x.dtype)), attrs)
+    made = padded(inner, none, (*none[1:], -row % (VECTOR_BYTES // x.dtype.bytes)))
     return make("fusion", (x,), {"kind": "loop", "name": "pad"}, (Block((inner,), [made]),))
 
 
@@ -133,7 +132,7 @@ def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Nod
         shape = body.params[i].shape
         args[i] = copies[group.args[i]]
         params[i] = param(str(body.params[i].attrs["name"]), args[i].type)
-        values[i] = b.slice(params[i], start=(0,) * len(shape), limit=shape, step=(1,) * len(shape))
+        values[i] = sliced(params[i], (0,) * len(shape), shape)
     results = inline_block(body, values, b)
     attrs = {**group.attrs, "padded": tuple(padded)}
     return make("fusion", args, attrs, (b.block(params, results),))
@@ -151,11 +150,7 @@ def whole_product(node: Node, op: Builder, scope: Scope) -> Node | None:
         made = _wider(node, known[-1], cpu)
     except CannotTile:
         return None
-    if made is None or made.shape == node.shape:
-        return made
-    start = (0,) * node.tensor.rank
-    step = (1,) * node.tensor.rank
-    return make("slice", (made,), {"start": start, "limit": node.shape, "step": step})
+    return sliced(made, (0,) * node.tensor.rank, node.shape) if made is not None else None
 
 
 def _wider(dot: Node, mma: Mma, cpu: Cpu) -> Node | None:
@@ -176,7 +171,10 @@ def _wider(dot: Node, mma: Mma, cpu: Cpu) -> Node | None:
     if roles.sizes[depth] <= mma.group and (turned := _along_deepest(dot, roles, depth)):
         return turned
     inputs, output = dot_axes(dot)
-    args = [_padded_dot(a, names, more) for a, names in zip(dot.args, inputs, strict=True)]
+    args = [
+        padded(a, (0,) * len(names), [more.get(n, 0) for n in names])
+        for a, names in zip(dot.args, inputs, strict=True)
+    ]
     made = make_dot(args, inputs, output, dot)
     return made if any(more.values()) and mma_of(made, cpu) is not None else None
 
@@ -192,15 +190,3 @@ def _along_deepest(dot: Node, roles: Roles, depth: str) -> Node | None:
     inputs[roles.left] = order = [*(n for n in own if n != deepest), deepest]
     args[roles.left] = transposed(args[roles.left], [own.index(n) for n in order])
     return make_dot(args, inputs, output, dot)
-
-
-def _padded_dot(x: Node, names: Sequence[str], more: Mapping[str, int]) -> Node:
-    """Appends zeros to an array: `more[name]` at the end of the axis `name`, for the axes in
-    `more`. `names` are the names of all its axes.
-    """
-    high = tuple(more.get(n, 0) for n in names)
-    if not any(high):
-        return x
-    none = (0,) * x.tensor.rank
-    attrs = {"low": none, "high": high, "interior": none}
-    return make("pad", (x, constant(0, x.dtype)), attrs)

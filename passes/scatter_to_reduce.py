@@ -18,6 +18,7 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
+from stack.ir.forms import padded
 from stack.ir.func import Func
 from stack.ir.integers import INT32
 from stack.ir.node import Node
@@ -120,8 +121,9 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     lines = [n for n in own if n not in result and n != unit and sizes[n] > 1]
     if lines and sizes[place] > MOST * sizes[unit]:
         return None
-    fill = constant(identity(KINDS[kind], updates.dtype), updates.dtype)
-    read = _read(updates, own, line, unit, place, sizes, fill)
+    none = identity(KINDS[kind], updates.dtype)
+    fill = constant(none, updates.dtype)
+    read = _read(updates, own, line, unit, place, sizes, none)
     if read is None:
         return None
     total = _reduced(read, [place if n == unit else n for n in own], result, kind)
@@ -135,18 +137,13 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
             places = make("iota", (), {"axis": result.index(place)}, hint=type_)
             total = make("select", (_compared(inside, places, bound), total, _full(fill, total)))
             total = make("select", (_compared("eq", places, bound), ended, total))
-    return make(kind, (x, _longer(total, fill, result.index(place), first, beyond)))
+    return make(kind, (x, _longer(total, none, result.index(place), first, beyond)))
 
 
-def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node:
+def _longer(value: Node, fill: float, axis: int, before: int, after: int) -> Node:
     """Returns a value with `before` and `after` elements `fill` added at both ends of an axis."""
-    if before == after == 0:
-        return value
-    low, high = (
-        tuple(e if i == axis else 0 for i in range(value.tensor.rank)) for e in (before, after)
-    )
-    zeros = (0,) * value.tensor.rank
-    return make("pad", (value, fill), {"low": low, "high": high, "interior": zeros})
+    low, high = ([e if i == axis else 0 for i in range(value.tensor.rank)] for e in (before, after))
+    return padded(value, low, high, fill)
 
 
 def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str) -> Node:
@@ -247,7 +244,7 @@ def _read(
     unit: str,
     place: str,
     sizes: Mapping[str, int],
-    fill: Node,
+    fill: float,
 ) -> Node | None:
     """Returns a gather of the updates along axis `unit`, in which the index has slope 1 or -1.
 

@@ -22,7 +22,8 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.axes import LETTERS
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, make
+from stack.ir.forms import converted, padded, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.space import identity
@@ -32,7 +33,7 @@ from stack.ir.types import DType
 from stack.passes.cpu_loops.shared_sums import shared, unmerged
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
 from stack.passes.policies.stream_parts import best_part, has_parts
-from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
@@ -296,10 +297,7 @@ def _one_long(sizes: Sequence[int], parts: list[int], gpu: Gpu) -> list[int]:
 def _in_stages(node: Node, parts: dict[int, int]) -> Node:
     """Returns a reduction in two stages: within each part, then over the parts."""
     x, kind = node.args[0], str(node.attrs["kind"])
-    dtype = wide(node.dtype)
-    if x.dtype != dtype:
-        x = make("cast", (x,), hint=x.tensor.with_dtype(dtype))
-    x = _padded(x, parts, kind)
+    x = _padded(converted(x, wide(node.dtype)), parts, kind)
     shape: list[int] = []
     inner: list[int] = []
     outer: list[int] = []  # of what the first stage leaves
@@ -317,18 +315,14 @@ def _in_stages(node: Node, parts: dict[int, int]) -> Node:
             shape.append(size // count)
     first = make("reduce", (reshaped(x, shape),), {"kind": kind, "axes": tuple(inner)})
     second = make("reduce", (first,), {"kind": kind, "axes": tuple(outer)})
-    return second if dtype == node.dtype else make("cast", (second,), hint=node.type)
+    return converted(second, node.dtype)
 
 
 def _padded(x: Node, parts: dict[int, int], kind: str) -> Node:
     """Pads an array with the neutral element of the reduction, so that the size of each axis is a
     multiple of its number of parts."""
     high = [-int(s) % parts.get(a, 1) for a, s in enumerate(x.shape) if isinstance(s, int)]
-    if not any(high):
-        return x
-    zeros = (0,) * len(high)
-    fill = constant(identity(kind, x.dtype), x.dtype)
-    return make("pad", (x, fill), {"low": zeros, "high": tuple(high), "interior": zeros})
+    return padded(x, (0,) * len(high), high, identity(kind, x.dtype))
 
 
 def _best_dot_parts(
@@ -379,4 +373,4 @@ def _split_dot(node: Node, inputs: Sequence[Axes], output: Axes, name: str, part
     narrow = make_dot(args, rules, [part, *output], node)
     dot = make("dot", args, narrow.attrs, hint=narrow.tensor.with_dtype(dtype))
     total = make("reduce", (dot,), {"kind": "sum", "axes": (0,)})
-    return total if dtype == node.dtype else make("cast", (total,), hint=node.type)
+    return converted(total, node.dtype)

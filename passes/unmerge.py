@@ -14,15 +14,10 @@ from typing import ClassVar
 from stack.ir.axes import LETTERS
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
+from stack.ir.forms import reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
-from stack.passes.rules.dot_layout import (
-    dot_axes,
-    make_dot,
-    merged_sizes,
-    operand_transpose,
-    reshaped,
-)
+from stack.passes.rules.dot_layout import dot_axes, make_dot, merged_sizes, operand_transpose
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

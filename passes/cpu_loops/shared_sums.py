@@ -15,11 +15,11 @@ from stack.ir import ops
 from stack.ir.axes import reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, floordiv
+from stack.ir.forms import converted, reshaped, sliced
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_alias, is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
 from stack.passes.cpu_loops.short_axes import ends_short, is_across
-from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import COMBINE, wide
 from stack.rewrite.engine import Scope
 from stack.rewrite.group import flops_of
@@ -134,13 +134,15 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -
     shape, first = source.shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
     rest = floordiv(shape[axis], count)
-    split = _cast(_seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope), dtype)
+    split = converted(_seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope), dtype)
     inner = make(
         "reduce", (split,), {"kind": kind, "axes": tuple(a + 1 for a in axes if a >= axis)}
     )
     last = _last(node)
     kept = tuple(range(first, axis + 1))
-    return _cast(make("reduce", (_cast(inner, last),), {"kind": kind, "axes": kept}), node.dtype)
+    return converted(
+        make("reduce", (converted(inner, last),), {"kind": kind, "axes": kept}), node.dtype
+    )
 
 
 def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
@@ -186,7 +188,7 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scop
     source, kind, first = node.args[0], node.attrs["kind"], axes[0]
     dtype = wide(node.dtype)
     before, after = source.shape[:first], source.shape[axes[-1] + 1 :]
-    line = _cast(reshaped(source, (*before, extent, *after)), dtype)
+    line = converted(reshaped(source, (*before, extent, *after)), dtype)
     whole = extent - extent % parts
 
     def reduced(x: Node, axis: int) -> Node:
@@ -195,28 +197,20 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scop
     last = _last(node)
     apart = (*before, parts, extent // parts, *after)
     if whole == extent:
-        split = _cast(_seen(node, apart, scope), dtype)
+        split = converted(_seen(node, apart, scope), dtype)
     else:
         split = reshaped(_cut(line, first, 0, whole), apart)
-    made = reduced(_cast(reduced(split, first + 1), last), first)
+    made = reduced(converted(reduced(split, first + 1), last), first)
     if whole < extent:
         rest = reduced(_cut(line, first, whole, extent), first)
-        made = make(COMBINE[str(kind)], (made, _cast(rest, last)))
-    return _cast(made, node.dtype)
-
-
-def _cast(x: Node, dtype: DType) -> Node:
-    return x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
+        made = make(COMBINE[str(kind)], (made, converted(rest, last)))
+    return converted(made, node.dtype)
 
 
 def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
     """Slices an array: elements `start` to `stop` (exclusive) along one axis."""
-    if (start, stop) == (0, x.shape[axis]):
-        return x
-    rank = x.tensor.rank
-    starts = tuple(start if a == axis else 0 for a in range(rank))
-    stops = tuple(stop if a == axis else x.shape[a] for a in range(rank))
-    return make("slice", (x,), {"start": starts, "limit": stops, "step": (1,) * rank})
+    starts = [start if a == axis else 0 for a in range(x.tensor.rank)]
+    return sliced(x, starts, [stop if a == axis else s for a, s in enumerate(x.shape)])
 
 
 def unmerged(node: Node, op: Builder, scope: Scope) -> Node | None:

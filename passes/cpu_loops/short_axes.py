@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir.builder import make, new_params, remade
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
+from stack.ir.forms import converted
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import is_alias, is_elementwise, is_fusion, is_input, is_reduction, spread
 from stack.ir.types import TupleType
@@ -107,9 +108,7 @@ class _Group:
 
     def _part(self, node: Node, axes: Axes) -> Node:
         source = self._joined(node.args[0])
-        kind = wide(source.dtype)
-        if source.dtype != kind:
-            source = make("cast", (source,), hint=source.tensor.with_dtype(kind))
+        source = converted(source, wide(source.dtype))
         return make("reduce", (source,), {**node.attrs, "axes": axes[:-1]})
 
     def _ended(self, first: Node, params: list[Node], known: Mapping[Node, Node]) -> Node:
@@ -204,6 +203,4 @@ def _last(node: Node, first: Node) -> Node:
     """Completes reduction `node`, whose other axes `first` has reduced: reduces the last axis, and
     converts the result to the type of `node`."""
     attrs = {**node.attrs, "axes": (first.tensor.rank - 1,)}
-    made = make("reduce", (first,), attrs)
-    narrow = made.tensor.with_dtype(node.dtype)
-    return made if made.dtype == node.dtype else make("cast", (made,), hint=narrow)
+    return converted(make("reduce", (first,), attrs), node.dtype)

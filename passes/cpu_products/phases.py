@@ -19,6 +19,7 @@ from math import prod
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make, param
 from stack.ir.conv_op import sums_over_images
+from stack.ir.forms import padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.passes.cpu_products.windows import (
     contraction_of,
@@ -26,8 +27,8 @@ from stack.passes.cpu_products.windows import (
     product_of_windows,
     why_kept,
 )
-from stack.passes.rules.convolutions import has_single_channels, with_zeros
-from stack.passes.rules.dot_layout import make_dot, reshaped
+from stack.passes.rules.convolutions import has_single_channels
+from stack.passes.rules.dot_layout import make_dot
 from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.frame import static
 from stack.target import Cpu
@@ -126,7 +127,7 @@ def _by_phase(node: Node, taps: list[int], channels: int, outs: int) -> Node:
     w = reshaped(w, (groups, rows, columns, *_sizes(w)))
     none, zeros = [0, 0, 0], [0, *added]
     low, high = ([*none, *more], [*zeros, *[0] * rank]), ([0] * (3 + rank), [*zeros, *more])
-    w = with_zeros(w, *(low if is_turned else high))
+    w = padded(w, *(low if is_turned else high))
     pairs = [v for t, s in zip(taps, steps, strict=True) for v in (t, s)]
     w = reshaped(w, (*w.shape[:3], *pairs))
     # reverse either the taps or the phases
@@ -142,10 +143,7 @@ def _inside(x: Node, low: list[int], high: list[int]) -> Node:
     """Crops an array: along each axis, removes `low` elements from the start and `high` elements
     from the end.
     """
-    if not any((*low, *high)):
-        return x
-    limit = tuple(static(n) - v for n, v in zip(x.shape, high, strict=True))
-    return make("slice", (x,), {"start": tuple(low), "limit": limit, "step": (1,) * len(limit)})
+    return sliced(x, low, [static(n) - v for n, v in zip(x.shape, high, strict=True)])
 
 
 def _sizes(node: Node) -> list[int]:

@@ -6,13 +6,14 @@ from stack.ir.builder import make
 from stack.ir.contraction import product_types
 from stack.ir.conv_op import channels_second
 from stack.ir.dim import floordiv
+from stack.ir.forms import padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
 from stack.passes.cpu_products.gemm import tile_and_mma
 from stack.passes.cpu_products.mma import known_to_libraries
-from stack.passes.rules.convolutions import has_single_channels, why_no_windows, with_zeros
-from stack.passes.rules.dot_layout import make_dot, reshaped
+from stack.passes.rules.convolutions import has_single_channels, why_no_windows
+from stack.passes.rules.dot_layout import make_dot
 from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu
 
@@ -155,20 +156,19 @@ def product_of_windows(node: Node, cpu: Cpu) -> Node:
             x = reshaped(x, (*x.shape[:-1], at["groups"], channels))
             w, weight = _in_groups(w, weight, at["groups"])
         added = {"c": more, "o": beside}
-        w = with_zeros(w, [0] * len(weight), [added.get(n, 0) for n in weight])
+        w = padded(w, [0] * len(weight), [added.get(n, 0) for n in weight])
     if parts == ["c"] and not more and _reads_planes(x, node, cpu):
-        image = with_zeros(x.args[0], [0, 0, *at["low"]], [0, 0, *at["high"]])
+        image = padded(x.args[0], [0, 0, *at["low"]], [0, 0, *at["high"]])
         attrs["axis"], names = 2, ["n", "c", *places, *taps]
     else:
         none = [0] * (len(parts) - 1)
-        image = with_zeros(x, [0, *at["low"], *none, 0], [0, *at["high"], *none, more])
+        image = padded(x, [0, *at["low"], *none, 0], [0, *at["high"], *none, more])
         names = ["n", *places, *taps, *parts]
     result = ["n", *places, *(n for n in parts if n == "g"), "o"]
     dot = make_dot((make("unfold", (image,), attrs), w), (names, weight), result, node)
     if beside:
         limit = (*dot.shape[:-1], static(dot.shape[-1]) - beside)
-        steps = {"start": (0,) * len(limit), "limit": limit, "step": (1,) * len(limit)}
-        dot = make("slice", (dot,), steps)
+        dot = sliced(dot, (0,) * len(limit), limit)
     return reshaped(dot, node.shape)
 
 
@@ -198,7 +198,7 @@ def product_of_places(node: Node) -> Node:
     """Rewrites a convolution with channels second as a matmul, vectorized along image rows."""
     x, w = node.args
     at, rank = node.attrs, node.tensor.rank - 2
-    image = with_zeros(x, [0, 0, *at["low"]], [0, 0, *at["high"]])
+    image = padded(x, [0, 0, *at["low"]], [0, 0, *at["high"]])
     places, taps = ([f"{v}{i}" for i in range(rank)] for v in "sk")
     weight, parts = ["o", "c", *taps], ["c"]
     if at["groups"] != 1:

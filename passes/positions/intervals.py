@@ -15,6 +15,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant, make
 from stack.ir.dim import add, bounds, mul
+from stack.ir.forms import converted, padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, is_number
@@ -158,14 +159,10 @@ class BlockIntervals:
         reduction, such as maximum.
         """
         shape = [self.shape[a] for a in axes]
-        made = _reshaped(node, shape)
+        made = reshaped(node, shape)
         whole = [self.count(a) * self.size if a in self.cut else self.shape[a] for a in axes]
-        if whole != shape:
-            none = constant(identity(kind, node.dtype), node.dtype)
-            zero = (0,) * len(shape)
-            high = tuple(w - s for w, s in zip(whole, shape, strict=True))
-            attrs = {"low": zero, "high": high, "interior": zero}
-            made = make("pad", (made, none), attrs)
+        high = [w - s for w, s in zip(whole, shape, strict=True)]
+        made = padded(made, (0,) * len(shape), high, identity(kind, node.dtype))
         split: list[int] = []
         inner: list[int] = []
         for a in axes:
@@ -175,7 +172,7 @@ class BlockIntervals:
                 split.append(self.size)
         if not inner:
             return made
-        return make("reduce", (_reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
+        return make("reduce", (reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
 
     def numbers(self, axis: int, dtype: DType) -> BlockValue:
         """Builds the number of each block along an axis: 0, 1, and so on."""
@@ -212,12 +209,8 @@ class BlockIntervals:
             split += [count, side]
         hint = TensorType(part.node.dtype, tuple(split))
         node = make("broadcast", (part.node,), {"axes": tuple(at)}, hint=hint)
-        node = _reshaped(node, [c * s for c, s in zip(counts, sides, strict=True)])
-        shape = tuple(self.shape[a] for a in part.axes)
-        if node.shape == shape:
-            return node
-        none = (0,) * len(shape)
-        return make("slice", (node,), {"start": none, "limit": shape, "step": (1,) * len(shape)})
+        node = reshaped(node, [c * s for c, s in zip(counts, sides, strict=True)])
+        return sliced(node, (0,) * len(counts), [self.shape[a] for a in part.axes])
 
     def _times(self, part: BlockValue, number: int) -> BlockValue:
         return (
@@ -234,14 +227,5 @@ class BlockIntervals:
         )
 
 
-def _reshaped(node: Node, shape: Sequence[int]) -> Node:
-    if node.shape == tuple(shape):
-        return node
-    return make("reshape", (node,), hint=TensorType(node.dtype, tuple(shape)))
-
-
 def _as(part: BlockValue, dtype: DType) -> BlockValue:
-    node = part.node
-    if node.dtype == dtype:
-        return part
-    return BlockValue(make("cast", (node,), hint=node.tensor.with_dtype(dtype)), part.axes)
+    return BlockValue(converted(part.node, dtype), part.axes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.axes import Axis, Rule, plain
 from stack.ir.builder import Builder, constant, make, param
+from stack.ir.forms import sliced
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_constant
 from stack.ir.types import I32, TensorType
@@ -229,8 +230,7 @@ def _zeros(type_: TensorType) -> Node:
 
 def _row(rows: Node, iteration: int, type_: TensorType) -> Node:
     rest = (0,) * type_.rank
-    attrs = {"start": (iteration, *rest), "limit": (iteration + 1, *type_.shape)}
-    row = make("slice", (rows,), attrs | {"step": (1,) * (type_.rank + 1)})
+    row = sliced(rows, (iteration, *rest), (iteration + 1, *type_.shape))
     return make("reshape", (row,), hint=type_)
 
 
@@ -271,8 +271,7 @@ def _together(args: Sequence[Node], axis: int, place_of: Places, items: dict[int
     rows, part = items[first[0]], args[0].tensor
     low, high = min(first[1], last[1]), max(first[1], last[1]) + 1
     rest = rows.shape[1:]
-    attrs = {"start": (low, *(0 for _ in rest)), "limit": (high, *rest)}
-    rows = make("slice", (rows,), attrs | {"step": (1,) * rows.tensor.rank})
+    rows = sliced(rows, (low, *(0 for _ in rest)), (high, *rest))
     if last < first:
         rows = make("reverse", (rows,), {"axes": (0,)})
     rows = make("reshape", (rows,), hint=part.with_shape((high - low, *part.shape)))

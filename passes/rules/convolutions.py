@@ -11,17 +11,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, make
 from stack.ir.conv_op import as_stored, channels_second, sums_over_images
 from stack.ir.dim import Dim, floordiv
+from stack.ir.forms import converted, padded, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
-from stack.passes.rules.dot_layout import make_dot, reshaped
+from stack.passes.rules.dot_layout import make_dot
 from stack.passes.rules.transposes import for_free, inverse, transposed
 from stack.rewrite.engine import Scope, on
 
@@ -55,29 +56,20 @@ def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
     if not is_sum_of_taps(node):
         return None
     at, window = node.attrs, tuple[Any, ...](w.shape[2:])
-    padded = with_zeros(x, (0, 0, *at["low"]), (0, 0, *at["high"]))
+    image = padded(x, (0, 0, *at["low"]), (0, 0, *at["high"]))
     flat = reshaped(w, (w.shape[0], prod(window)))
     wide = F32 if node.dtype.bits < 32 else node.dtype
     total: Node | None = None
     for number, tap in enumerate(itertools.product(*map(range, window))):
-        part = _cast(_places(padded, node, tap), wide)
+        part = converted(_places(image, node, tap), wide)
         factor = _column(flat, number, node, wide)
         term = make("mul", (part, factor))
         total = term if total is None else make("add", (total, term))
     assert total is not None
-    return make("cast", (total,), hint=node.type) if total.dtype != node.dtype else total
+    return converted(total, node.dtype)
 
 
-def with_zeros(x: Node, low: Sequence[int], high: Sequence[int]) -> Node:
-    """Pads with zeros if any are needed."""
-    if not any((*low, *high)):
-        return x
-    none = (0,) * x.tensor.rank
-    attrs = {"low": tuple(low), "high": tuple(high), "interior": none}
-    return make("pad", (x, constant(0, x.dtype)), attrs)
-
-
-def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
+def _places(image: Node, node: Node, tap: tuple[int, ...]) -> Node:
     """Slices a padded image: for each element of the result, the image element that one tap of the
     window multiplies."""
     at, sizes = node.attrs, node.shape[2:]
@@ -88,10 +80,10 @@ def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
     ]
     attrs = {
         "start": (0, 0, *start),
-        "limit": (*padded.shape[:2], *reach),
+        "limit": (*image.shape[:2], *reach),
         "step": (1, 1, *at["stride"]),
     }
-    return make("slice", (padded,), attrs)
+    return make("slice", (image,), attrs)
 
 
 def _column(flat: Node, number: int, node: Node, wide: Any) -> Node:
@@ -99,12 +91,8 @@ def _column(flat: Node, number: int, node: Node, wide: Any) -> Node:
     result."""
     channels = flat.shape[0]
     attrs = {"start": (0, number), "limit": (channels, number + 1), "step": (1, 1)}
-    column = _cast(reshaped(make("slice", (flat,), attrs), (channels,)), wide)
+    column = converted(reshaped(make("slice", (flat,), attrs), (channels,)), wide)
     return make("broadcast", (column,), {"axes": (1,)}, hint=node.tensor.with_dtype(wide))
-
-
-def _cast(x: Node, dtype: Any) -> Node:
-    return x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
 
 
 @on("conv")

@@ -10,6 +10,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
+from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, multiplies, spread
 from stack.passes.positions.affine import affine
@@ -112,8 +113,7 @@ def _spread(value: Node, names: Axes, output: Axes, like: Node) -> Node:
     order = sorted(range(len(names)), key=lambda j: output.index(names[j]))
     if order != list(range(len(names))):
         value = make("transpose", (value,), {"perm": tuple(order)})
-    if value.dtype != like.dtype:
-        value = make("cast", (value,), hint=value.tensor.with_dtype(like.dtype))
+    value = converted(value, like.dtype)
     if value.shape == like.shape:
         return value
     axes = tuple(sorted(output.index(n) for n in names))

@@ -8,6 +8,7 @@ from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, product
 from stack.ir.equivalence import cached_by_class
+from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, spread
 from stack.rewrite.engine import Scope, on
@@ -28,13 +29,6 @@ def make_dot(args: Sequence[Node], inputs: Sequence[Axes], output: Axes, like: N
     attrs = {"rule": text, **{k: v for k, v in like.attrs.items() if k == "precision"}}
     plain = make("dot", args, attrs)
     return make("dot", args, attrs, hint=like.tensor.with_shape(plain.shape))
-
-
-def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
-    """Reshapes if the shape differs."""
-    if x.shape == tuple(shape):
-        return x
-    return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
 
 
 @on("dot", "ragged_dot")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.builder import Builder, make
+from stack.ir.forms import sliced
 from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import spread
@@ -107,8 +108,7 @@ def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | Non
 def _last_along(x: Node, axes: Sequence[int]) -> Node:
     """Slices a value to its last element along each of `axes`, which keep size 1."""
     start = tuple(s - 1 if i in axes else 0 for i, s in enumerate(x.shape))
-    attrs = {"start": start, "limit": x.shape, "step": (1,) * len(start)}
-    return make("slice", (x,), attrs)
+    return sliced(x, start, x.shape)
 
 
 @on("gather", "scatter")

@@ -8,9 +8,10 @@ from stack.ir import ops
 from stack.ir.axes import Rule, reshape_groups, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
+from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, is_positions, spread
-from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
+from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.rewrite.engine import Scope, on
 
 # ops whose operands and result have the same order of axes

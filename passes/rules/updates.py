@@ -5,6 +5,7 @@ from __future__ import annotations
 from stack.ir import ops
 from stack.ir.builder import Builder, block_of, constant, make, new_params
 from stack.ir.dim import Dim
+from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import (
     behind,
@@ -18,7 +19,6 @@ from stack.ir.traits import (
 )
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.updates import updated_rows
-from stack.passes.rules.dot_layout import reshaped
 from stack.rewrite.engine import Scope, on
 from stack.rewrite.splat import splat
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import constant, make
+from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType
 from stack.passes.steps.intervals import AffineIndex, place_of
@@ -126,9 +127,7 @@ class BlockDot:
         sides: list[str] = []
         for operand, unit in zip(self.operands, "ab", strict=True):
             block, over = self._loaded(operand)
-            if not is_narrow and block.dtype != self.dtype:
-                block = make("cast", (block,), hint=block.tensor.with_dtype(self.dtype))
-            blocks.append(block)
+            blocks.append(block if is_narrow else converted(block, self.dtype))
             own = [names[v] if v is not None else f"{unit}{i}" for i, v in enumerate(over)]
             sides.append(" ".join(own))
         result = " ".join(names[v] for v in (self.row, self.lane) if v is not None)

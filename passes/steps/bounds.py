@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from stack.ir.builder import constant, make
+from stack.ir.forms import converted
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of
 from stack.ir.traits import (
@@ -242,9 +243,7 @@ def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
         term = make(
             "min", (make("max", (term, constant(-most, term.dtype))), constant(most, term.dtype))
         )
-    if term.dtype == dtype:
-        return term
-    return make("cast", (term,), hint=term.tensor.with_dtype(dtype))
+    return converted(term, dtype)
 
 
 # ---- whether a condition can hold

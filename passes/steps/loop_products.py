@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from stack.ir.builder import make
 from stack.ir.equivalence import once_in
+from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_loop, is_memory, is_store, multiplies, repeats
@@ -55,10 +56,7 @@ class LoopProduct:
         rows, lanes = self.dot.shape
         first = next(i for i, place in enumerate(self.places) if place.over)
         shape = (rows, *[1] * (len(self.places) - first - 2), lanes)
-        if shape != made.shape:
-            made = make("reshape", (made,), hint=tile_of(made.dtype, shape))
-        if made.dtype != start.dtype:
-            made = make("cast", (made,), hint=made.tensor.with_dtype(start.dtype))
+        made = converted(reshaped(made, shape), start.dtype)
         return make("store", (start, made, *(place.start for place in self.places)))
 
 

@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
+from stack.ir.forms import converted
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
     choice,
@@ -192,13 +193,11 @@ def _positions(node: Node) -> Node | None:
         hint = TensorType(term.dtype, (shape[axis],), "tile")
         one = make("iota", (), {"axis": 0}, hint=hint)
         one = make("mul", (one, constant(place.terms[term], one.dtype)))
-        one = make("cast", (one,), hint=one.tensor.with_dtype(node.dtype))
-        one = spread_along(one, (axis,), shape)
+        one = spread_along(converted(one, node.dtype), (axis,), shape)
         steps = one if steps is None else make("add", (steps, one))
     first = extreme(AffineIndex(outer, place.more), 1, next(iter(outer)).dtype)
-    first = make("cast", (first,), hint=first.tensor.with_dtype(node.dtype))
     assert steps is not None
-    return make("add", (spread_along(first, (), shape), steps))
+    return make("add", (spread_along(converted(first, node.dtype), (), shape), steps))
 
 
 def _relative_power(node: Node) -> Node | None:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
+from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeated
@@ -307,14 +308,11 @@ def _copy(edit: Edit, source: Node, access: StridedAccess, dtype: DType) -> Node
     block = make("load", (source, *access.corner), hint=access.block)
     lines, lanes = access.shape
     shape = (lanes, lines) if access.is_transposed else (lines, lanes)
-    if block.shape != shape:
-        block = make("reshape", (block,), hint=TensorType(access.dtype, shape, "tile"))
+    block = reshaped(block, shape)
     if access.is_transposed:
         block = make("transpose", (block,), {"perm": (1, 0)})
-    if block.dtype != dtype:
-        block = make("cast", (block,), hint=block.tensor.with_dtype(dtype))
     zero = constant(0, access.line.dtype)
-    return make("store", (memory, block, zero, zero))
+    return make("store", (memory, converted(block, dtype), zero, zero))
 
 
 def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
@@ -328,8 +326,7 @@ def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
     hint = TensorType(access.dtype, access.shape, "tile")
     lines = make("load", (results[place], zero, zero), hint=hint)
     block = make("transpose", (lines,), {"perm": (1, 0)}) if access.is_transposed else lines
-    if access.block.shape != block.shape:
-        block = make("reshape", (block,), hint=access.block)
+    block = reshaped(block, access.block.shape)
     memory = starts_of(loop)[place]
     results[place] = make("store", (memory, block, *access.corner))
     edit.locate(loop, results[place])

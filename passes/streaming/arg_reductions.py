@@ -14,12 +14,12 @@ the best value, one stream returns both, so that memory is read once.
 from __future__ import annotations
 
 from stack.ir.builder import Builder, constant, param
+from stack.ir.forms import reshaped
 from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import finds_position, is_reduction
 from stack.ir.types import I32, TensorType
 from stack.passes.policies.reduction_loops import shortest_streamed
-from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import wide
 from stack.passes.tiling.single_ops import first_position, is_best_or_nan
 from stack.rewrite.engine import Scope

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stack.ir import ops
 from stack.ir.builder import constant, make, param
 from stack.ir.dim import Dim
+from stack.ir.forms import converted
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
@@ -30,7 +31,7 @@ from stack.ir.types import BOOL, TensorType
 from stack.passes.streaming.action import correct_block
 from stack.passes.streaming.graph import keeps_its_value
 from stack.passes.streaming.normal_form import NormalForm
-from stack.passes.streaming.render import Render, again, reshaped, widened
+from stack.passes.streaming.render import Render, again, in_shape, widened
 from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, TermValue
 from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import replace
@@ -64,7 +65,7 @@ class Build:
     def leaf(self, node: Node, shape: tuple[Dim, ...]) -> Node:
         """Returns the parameter of the stream that holds a value from memory in this shape; adds
         one for a new value."""
-        seen = reshaped(node, shape)
+        seen = in_shape(node, shape)
         return self.args.setdefault(seen, param(f"p{len(self.args)}", seen.type))
 
     def build(self, outputs: Sequence[Node]) -> Built:
@@ -125,8 +126,8 @@ class Build:
         else:
             (factor,) = state.factors
             value, kind = render.factor(factor, state.space), state.kind
-        if value.dtype != dtype and value.dtype.is_float:
-            value = make("cast", (value,), hint=value.tensor.with_dtype(dtype))
+        if value.dtype.is_float:
+            value = converted(value, dtype)
         return make("reduce", (value,), {"kind": kind, "axes": (state.space.index(K),)})
 
     def _picked(self, state: State, render: Render) -> Node:
@@ -161,9 +162,7 @@ class Build:
                 return render.full(render.spread(made, render.names(alone.value), space), space)
         operands = [a for s in contractions(s.source for s in self.normal.states) for a in s.args]
         target = next(a.dtype for a in operands if a.dtype.name == dtype)
-        made = render.product(1.0, factors, space, wide(target))
-        type_ = made.tensor.with_dtype(target)
-        return made if type_ == made.type else make("cast", (made,), hint=type_)
+        return converted(render.product(1.0, factors, space, wide(target)), target)
 
     def _is_view(self, value: TermValue) -> bool:
         """True if a value is read from memory through views and casts only."""
@@ -197,7 +196,7 @@ class Build:
 
     def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
         if node in self.region.members:
-            return reshaped(render.form(node), node.shape)
+            return in_shape(render.form(node), node.shape)
         if is_number(node):
             return render.value(TermValue(node, ()))
         if node in self.args:  # the loop reads it, though it may be a view of another array

@@ -7,13 +7,13 @@ part. So the rows keep their length, and each element is one value per row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal
+from stack.ir.forms import converted, sliced
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
-    behind,
     converts,
     extremum,
     is_alias,
@@ -23,6 +23,7 @@ from stack.ir.traits import (
     unconverted,
 )
 from stack.passes.streaming.graph import Graph, keeps_its_value
+from stack.passes.streaming.render import in_shape
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.engine import replace
@@ -152,12 +153,10 @@ class _Split:
         begin: Dim = 0
         for arg in self.pieces[:i]:
             begin = add(begin, arg.shape[self.axis])
-        rank = value.tensor.rank
-        start, limit = [0] * rank, list(value.shape)
+        start, limit = [*(0 for _ in value.shape)], [*value.shape]
         start[self.axis] = begin  # pyright: ignore[reportArgumentType, reportCallIssue]
         limit[self.axis] = add(begin, self.pieces[i].shape[self.axis])
-        attrs = {"start": tuple(start), "limit": tuple(limit), "step": (1,) * rank}
-        made = make("slice", (value,), attrs)
+        made = sliced(value, start, limit)
         return made if i == self.long else self._row(made)
 
     def _is_repeated(self, value: Node) -> bool:
@@ -170,14 +169,14 @@ class _Split:
         if self._is_repeated(value):
             return self._spread(value, self.axis)
         shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
-        return shaped(value, shape)
+        return in_shape(value, shape)
 
     def _spread(self, value: Node, axis: int) -> Node:
         """Removes axis `axis`, along which a broadcast repeats its operand, from the broadcast."""
         shape = tuple(s for i, s in enumerate(value.shape) if i != axis)
         inner = value.args[0]
         if inner.tensor.size == value.tensor.with_shape(shape).size:
-            return shaped(inner, shape)
+            return in_shape(inner, shape)
         axes = tuple(int(a) - (int(a) > axis) for a in value.attrs["axes"])
         hint = value.tensor.with_shape(shape)
         return make("broadcast", (inner,), {"axes": axes}, hint=hint)
@@ -202,14 +201,6 @@ def _pieces(node: Node) -> tuple[int, list[Node]]:
     return axis, [*[one] * low[axis], value, *[one] * high[axis]]
 
 
-def shaped(value: Node, shape: Sequence[Dim]) -> Node:
-    """Returns a value in another shape with as many elements."""
-    value = behind(value)
-    if value.shape == tuple(shape):
-        return value
-    return make("reshape", (value,), hint=value.tensor.with_shape(tuple(shape)))
-
-
 # ---- max of a difference
 
 
@@ -223,11 +214,8 @@ def _without_shifts(block: Block) -> Block:
         base, moved = found
         if base is not moved:
             continue
-        row = shaped(moved, node.shape)
-        made = make("sub", (row, row))
-        if made.dtype != node.dtype:
-            made = make("cast", (made,), hint=node.type)
-        changed[node] = made
+        row = in_shape(moved, node.shape)
+        changed[node] = converted(make("sub", (row, row)), node.dtype)
     return replace(block, changed)
 
 

@@ -20,11 +20,11 @@ from stack.ir import ops
 from stack.ir.axes import Operand, Rule
 from stack.ir.builder import make
 from stack.ir.dim import Dim, product
+from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node
 from stack.ir.traits import behind, converts, is_contraction, is_reduction
 from stack.ir.warp_ops import WARP
 from stack.passes.policies.reduction_loops import reduces_columns, shortest_streamed
-from stack.passes.rules.dot_layout import reshaped
 from stack.target import Gpu
 
 

@@ -9,6 +9,7 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS
 from stack.ir.builder import constant, make
 from stack.ir.dim import Dim
+from stack.ir.forms import converted, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import (
     behind,
@@ -86,7 +87,7 @@ class Render:
         extra = [i for i, n in enumerate(names) if n not in target]
         if extra:
             kept = [i for i in range(len(names)) if i not in extra]
-            node = reshaped(node, tuple(node.shape[i] for i in kept))
+            node = in_shape(node, tuple(node.shape[i] for i in kept))
             names = tuple(names[i] for i in kept)
         if names == target or not target:
             return node
@@ -97,7 +98,7 @@ class Render:
         if len(axes) == len(target) or not axes:
             return node  # elementwise ops broadcast a scalar themselves
         if all(self.region.sizes[n] == 1 for n in target if n not in names):
-            return reshaped(node, self.shape(target))
+            return in_shape(node, self.shape(target))
         type_ = node.tensor.with_shape(self.shape(target))
         return make("broadcast", (node,), {"axes": axes}, hint=type_)
 
@@ -134,8 +135,8 @@ class Render:
         args = [self.value(v, native) for v in operands]
         if is_formula(node) or reads_by_data(node):
             whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
-            made = [reshaped(w, v.node.shape) for w, v in zip(whole, operands)]
-            return reshaped(again(node, made, native), self.shape(names))
+            made = [in_shape(w, v.node.shape) for w, v in zip(whole, operands)]
+            return in_shape(again(node, made, native), self.shape(names))
         if tests_floats(node):
             args = [rounded(a, v.node.dtype) for a, v in zip(args, operands, strict=True)]
         return again(node, args, native)
@@ -148,7 +149,7 @@ class Render:
         lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
         fresh = [n for n in own if n not in inner and self.region.sizes[n] != 1]
         if is_alias(value.node) and (lost or fresh):
-            return reshaped(made, self.shape(own))
+            return in_shape(made, self.shape(own))
         return self.spread(made, inner, own)
 
     def full_dot(self, operands: Sequence[TermValue], names: Names, like: Node) -> Node:
@@ -182,7 +183,7 @@ class Render:
                 continue
             part = self.factor(factor, space)
             if isinstance(factor, TieFactor):
-                part = make("cast", (part,), hint=part.tensor.with_dtype(dtype))
+                part = converted(part, dtype)
             if isinstance(factor, Power) and factor.power < 0:
                 total = self.constant(1.0, dtype) if total is None else total
                 total = make("div", (total, part))
@@ -371,12 +372,9 @@ def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
     return make(node.op, args, node.attrs, node.blocks, type_)
 
 
-def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
-    """Returns a value in another shape."""
-    node = behind(node)
-    if node.shape == shape:
-        return node
-    return make("reshape", (node,), hint=node.tensor.with_shape(shape))
+def in_shape(node: Node, shape: Sequence[Dim]) -> Node:
+    """Returns a value in another shape with as many elements."""
+    return reshaped(behind(node), shape)
 
 
 def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
@@ -395,10 +393,9 @@ def rounded(node: Node, dtype: DType) -> Node:
     """Returns a value with the precision of a 16-bit float, in the type that computations use."""
     if node.dtype != wide(dtype) or is_rounded(node, dtype):
         return node
-    return widened(make("cast", (node,), hint=node.tensor.with_dtype(dtype)))
+    return widened(converted(node, dtype))
 
 
 def widened(node: Node) -> Node:
     """Returns a value in the element type that computations use."""
-    type_ = node.tensor.with_dtype(wide(node.dtype))
-    return node if type_ == node.type else make("cast", (node,), hint=type_)
+    return converted(node, wide(node.dtype))

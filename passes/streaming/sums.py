@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE
 from stack.ir.builder import constant, make
+from stack.ir.forms import converted, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, extremum, shows
 from stack.passes.streaming.region import Region
@@ -288,10 +289,7 @@ class Sums:
             raise Refusal(
                 f"{self.graph.name(row.node)} has other axes than {self.graph.name(held)}"
             )
-        if held.shape != row.node.shape:
-            held = make("reshape", (held,), hint=held.tensor.with_shape(row.node.shape))
-        if held.dtype != row.node.dtype:
-            held = make("cast", (held,), hint=row.node.type)
+        held = converted(reshaped(held, row.node.shape), row.node.dtype)
         inner = make("sub", (held, row.node))
         if bound.number != 1:
             inner = make("mul", (inner, constant(bound.number, inner.dtype)))

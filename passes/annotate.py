@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.errors import RuleError, UsageError
 from stack.ir.func import Func
@@ -21,7 +20,6 @@ class Annotate(Pass):
         shard: values with their shardings, as `x: dp, -`; see `stack.passes.sharding.notation`.
     """
 
-    name: ClassVar[str] = "annotate"
     mesh: str = ""
     shard: tuple[str, ...] = ()
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import ClassVar
 
 from stack.errors import RuleError, UsageError
 from stack.ir.func import Func
@@ -35,7 +34,6 @@ class Autoshard(Pass):
         batch, weights: name patterns of parameters.
     """
 
-    name: ClassVar[str] = "autoshard"
     ranks: int = 8
     machine: str = "h100"
     memory: float = 0.0

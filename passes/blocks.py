@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
@@ -33,7 +32,6 @@ class Blocks(BlockPass):
         dots: types in which the backend accumulates matmuls of tiles; empty for all.
     """
 
-    name: ClassVar[str] = "blocks"
     refuse: tuple[str, ...] = ()
     dots: tuple[str, ...] = ()
 

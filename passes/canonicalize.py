@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,8 +43,6 @@ from stack.rewrite.verdict import Why
 @dataclass(frozen=True)
 class Canonicalize(Pass):
     """Simplify algebra, shapes and casts by exact rules."""
-
-    name: ClassVar[str] = "canonicalize"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, RULES, log)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule, reshape_groups
@@ -53,8 +52,6 @@ class Coalesce(BlockPass):
 
     Batch axes of a stream are not merged: its programs share them out as they are.
     """
-
-    name: ClassVar[str] = "coalesce"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(super().run(func, log), (reshape_of_reshape,), log)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.func import Func
@@ -38,7 +37,6 @@ class ContextParallel(Pass):
             sequence and one from its end, so that a causal mask leaves all ranks equal work.
     """
 
-    name: ClassVar[str] = "context_parallel"
     mesh: str = ""
     axis: str = "cp"
     batch: tuple[str, ...] = ("x", "y")

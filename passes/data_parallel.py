@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.passes.sharding.strategies.draft_shardings import DraftShardings
@@ -21,7 +20,6 @@ class DataParallel(Pass):
         dim: the number of the dim.
     """
 
-    name: ClassVar[str] = "data_parallel"
     mesh: str = ""
     axis: str = "dp"
     batch: tuple[str, ...] = ("x", "y")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
@@ -51,7 +50,6 @@ class Decompose(Pass):
         apart: turn convolutions whose windows do not overlap into matmuls here.
     """
 
-    name: ClassVar[str] = "decompose"
     gpu: bool = False
     apart: bool = True
 

@@ -1,22 +1,19 @@
 """distribute: lower kernels of a CPU to the loop level.
 
 Kernels that schedule steps made are loops already (`passes/policies/cpu.py`). A `dot` that step
-`microkernel` made gets its packed panels here. The grid of a stream becomes parallel loops. In all
-kernels, long sums become sums of blocks.
+`microkernel` made gets its packed panels here. In all kernels, long sums become sums of blocks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 from stack.errors import VerifyError
-from stack.ir.builder import rebuild_block
 from stack.ir.lines import with_lines
-from stack.ir.node import Block, Node, walk
+from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
-from stack.ir.traits import behind, is_kernel, is_loop, maker, runs_once
+from stack.ir.traits import behind, is_kernel, maker, runs_once
 from stack.ir.types import TensorType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
@@ -32,8 +29,6 @@ from stack.target import Cpu, Target, as_cpu
 @dataclass(frozen=True)
 class Distribute(BlockPass):
     """Lower tile kernels to parallel loops over vectors, and long sums to sums of blocks."""
-
-    name: ClassVar[str] = "distribute"
 
     def change(self, block: Block, log: Log) -> Block:
         if log.cpu.refused:
@@ -73,23 +68,10 @@ def distribute_kernel(kernel: Node, target: Target | None = None) -> Node:
         lines = next((line for line in block.locs.values() if line), ())
         raise VerifyError("a kernel for a GPU has no loops of a CPU", print_node(kernel), lines)
     dot = find_dot(block)
-    is_product = dot is not None and not is_packed(dot)
-    block = distribute_gemm(block, as_cpu(target)) if is_product else _shared_out(block)
+    if dot is not None and not is_packed(dot):
+        block = distribute_gemm(block, as_cpu(target))
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (sum_in_blocks(block),))
-
-
-def _shared_out(block: Block) -> Block:
-    """Returns a block whose grid loops run in parallel on the cores."""
-
-    if not any(is_loop(node, "grid") for _, node in walk(block)):
-        return block
-
-    def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        attrs = {**node.attrs, "kind": "parallel"} if is_loop(node, "grid") else node.attrs
-        return node.rebuilt(args, attrs=attrs, blocks=blocks)
-
-    return rebuild_block(block, visit)
 
 
 def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import rebuild
 from stack.ir.func import Func
@@ -23,8 +22,6 @@ class DistributeGpu(Pass):
 
     Kernels keep their ops, and their tiles get layouts: see `gpu_layout`.
     """
-
-    name: ClassVar[str] = "distribute_gpu"
 
     def run(self, func: Func, log: Log) -> Func:
         refused: dict[Node, str] = {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Index
@@ -39,8 +38,6 @@ Entry = tuple[Node, Index]  # a value, and the index at which it is read
 @dataclass(frozen=True)
 class Exchange(Pass):
     """Compute sums of products in the order that reads less, reusing sums that exist."""
-
-    name: ClassVar[str] = "exchange"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, (exchanged_sum, multiple_of_sum), log)

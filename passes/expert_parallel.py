@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.func import Func
@@ -30,7 +29,6 @@ class ExpertParallel(Pass):
         batch: name patterns of parameters whose other shardings the matmuls keep.
     """
 
-    name: ClassVar[str] = "expert_parallel"
     mesh: str = ""
     axis: str = "ep"
     experts: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from stack.ir.axes import LETTERS
 from stack.ir.builder import make
@@ -42,8 +42,6 @@ from stack.target import Gpu
 @dataclass(frozen=True)
 class Fission(BlockPass):
     """Compute matmuls of rows for all iterations before the loop, if that takes less time."""
-
-    name: ClassVar[str] = "fission"
 
     def change(self, block: Block, log: Log) -> Block:
         moved: dict[Node, Replacement] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,7 +39,6 @@ class Fold(Pass):
     fly, passes can see that they are affine, and the text of a stage stays complete.
     """
 
-    name: ClassVar[str] = "fold"
     max_elements: int = INLINE_ELEMENTS
     max_work: int = 1 << 22
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.errors import unknown_name
 from stack.ir.builder import Builder, param, results_of
@@ -47,7 +46,6 @@ class Freeze(Pass):
         weights: names of the parameters that do not change from call to call.
     """
 
-    name: ClassVar[str] = "freeze"
     weights: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from typing import ClassVar, Self
+from typing import Self
 
 from stack.ir import ops
 from stack.ir.builder import Builder, make
@@ -168,7 +168,6 @@ class Fuse(FusionPass):
             fused as usual.
     """
 
-    name: ClassVar[str] = "fuse"
     max_inputs: int = 32
     max_nodes: int = 128
     recompute: float = 8.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import param, rebuild_block
 from stack.ir.node import Block, Node, topological, unique_name
@@ -38,8 +37,6 @@ STAY = ("control", "foreign")  # kinds of ops that are not moved
 @dataclass(frozen=True)
 class Hoist(BlockPass):
     """Compute loop-invariant values before a loop whose trip count is known."""
-
-    name: ClassVar[str] = "hoist"
 
     def change(self, block: Block, log: Log) -> Block:
         moved: dict[Node, Replacement] = {}

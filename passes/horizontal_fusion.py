@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, items_of
@@ -35,7 +34,6 @@ class HorizontalFusion(BlockPass):
         most: most groups in one kernel.
     """
 
-    name: ClassVar[str] = "horizontal_fusion"
     most: int = 4
 
     def change(self, block: Block, log: Log) -> Block:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
 
 from stack.errors import StackError, UsageError
 from stack.hosted import Kernel, Op, declared, find
@@ -57,7 +56,6 @@ class Hosted(Pass):
         device: the device of that kernel: "cpu" or "cuda"; none decomposes all.
     """
 
-    name: ClassVar[str] = "hosted"
     prefer: str = "cost"
     device: str | None = None
 

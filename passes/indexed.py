@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -37,8 +36,6 @@ from stack.rewrite.splat import splat
 @dataclass(frozen=True)
 class Indexed(BlockPass):
     """Gather before computing, scatter sums into their addends, select instead of sorting."""
-
-    name: ClassVar[str] = "indexed"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(super().run(func, log), RULES, log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.func import Func
@@ -63,8 +62,6 @@ def _enter(node: Node) -> bool:
 class Inline(Pass):
     """Replace every call by its body."""
 
-    name: ClassVar[str] = "inline"
-
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, _rules("call"), log, enter=_enter)
 
@@ -72,8 +69,6 @@ class Inline(Pass):
 @dataclass(frozen=True)
 class Unfuse(Pass):
     """Replace every fusion group and stream by its body: the meaning of a group is its body."""
-
-    name: ClassVar[str] = "unfuse"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, (*_rules("fusion"), *_STREAM_RULES), log, enter=_enter)

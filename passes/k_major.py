@@ -15,7 +15,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from stack.ir.builder import make
 from stack.ir.func import Func
@@ -37,8 +37,6 @@ from stack.target import Gpu
 class KMajor(Pass):
     """Transpose operands of matmuls that may use TF32 or contract several axes, if the copy costs
     less than it saves."""
-
-    name: ClassVar[str] = "k_major"
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log, frozenset(), 1), func.level)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder
@@ -64,7 +63,6 @@ class Layout(Pass):
             element per cache line costs more than a copy.
     """
 
-    name: ClassVar[str] = "layout"
     loops: str = ""
 
     def run(self, func: Func, log: Log) -> Func:

@@ -7,7 +7,6 @@ step records why it is left to a library.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import block_of, make
@@ -31,8 +30,6 @@ from stack.rewrite.log import Log
 @dataclass(frozen=True)
 class Library(BlockPass):
     """Wrap every bare op, and every group without a schedule, as a library step."""
-
-    name: ClassVar[str] = "library"
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Node] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.ir.memory_reuse import one_before, reads_in_order, reusable
@@ -32,7 +31,6 @@ class Memory(Pass):
             lose the copy likewise. A carried value of a loop is then updated in place.
     """
 
-    name: ClassVar[str] = "memory"
     made: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder, make, param
 from stack.ir.forms import reshaped
@@ -36,7 +35,6 @@ class MixOrder(BlockPass):
         min_programs: fewest programs that a joined group may run in.
     """
 
-    name: ClassVar[str] = "mix_order"
     max_inputs: int = 32
     min_programs: int = 48
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from stack.ir.builder import Builder, make, param
 from stack.ir.contraction import product_types
@@ -45,8 +45,6 @@ class PadRows(BlockPass):
 
     A group that reads a copy names the operand in `padded`: past the sliced part there are zeros.
     """
-
-    name: ClassVar[str] = "pad_rows"
 
     def run(self, func: Func, log: Log) -> Func:
         if isinstance(log.target, Cpu):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.errors import StackError
 from stack.ir import ops
@@ -38,7 +37,6 @@ class Partition(Pass):
         inputs: save only inputs, and values that cannot be recomputed.
     """
 
-    name: ClassVar[str] = "partition"
     results: int = 1
     tangents: int = 0
     balance: float = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.passes.sharding.cells import CellGraph
@@ -23,7 +22,6 @@ class Propagate(Pass):
         strict: refuse ambiguous choices, instead of taking the one that moves the fewest bytes.
     """
 
-    name: ClassVar[str] = "propagate"
     strict: bool = False
     machine: str = "h100"
 

@@ -54,7 +54,6 @@ class Quantize(Pass):
         worst: matmuls with a larger relative error stay as they are.
     """
 
-    name: ClassVar[str] = "quantize"
     takes_weights: ClassVar[bool] = True
     scheme: str = "w4a16"
     group: int = 128

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.passes.sharding.cells import CellGraph
@@ -21,7 +20,6 @@ class Reshard(Pass):
         machine: the model by which communication and matmuls are weighed; see `stack.sim`.
     """
 
-    name: ClassVar[str] = "reshard"
     machine: str = "h100"
 
     def run(self, func: Func, log: Log) -> Func:

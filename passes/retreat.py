@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder, make, param, results_of
 from stack.ir.func import Func
@@ -31,7 +30,6 @@ class Retreat(BlockPass):
             backend proposes none.
     """
 
-    name: ClassVar[str] = "retreat"
     schedules: int = 0
 
     def change(self, block: Block, log: Log) -> Block:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.passes.sharding.strategies.chains import chained
@@ -19,7 +18,6 @@ class Ring(Pass):
     al., 2023). With matmuls of gathered values it is the overlap of Wang et al. (ASPLOS 2023).
     """
 
-    name: ClassVar[str] = "ring"
     axis: str = "cp"
 
     def run(self, func: Func, log: Log) -> Func:

@@ -7,7 +7,6 @@ takes hundreds of times as long, and makes nothing faster.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.passes.rolling.loop import rolled
@@ -25,7 +24,6 @@ class Roll(Pass):
         least: fewest steps for a loop; shorter runs stay unrolled, since neighbours fuse.
     """
 
-    name: ClassVar[str] = "roll"
     least: int = 64
 
     def run(self, func: Func, log: Log) -> Func:

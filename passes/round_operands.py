@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder, make
@@ -35,8 +34,6 @@ NEAR = Inexact(error=2.0**-10)  # the matmuls ask for it
 @dataclass(frozen=True)
 class RoundOperands(Pass):
     """Round operands of matmuls to TF32 beforehand, if the copies cost less than the loop saves."""
-
-    name: ClassVar[str] = "round_operands"
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, _block(func.body, log, frozenset(), 1), func.level)

@@ -9,7 +9,6 @@ rounds its result. Casts are exact rules for every backend.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import make, rebuild
@@ -23,8 +22,6 @@ from stack.rewrite.passes import Pass
 @dataclass(frozen=True)
 class Rounding(Pass):
     """Round after each elementwise op of 16-bit floats; kernels then keep no excess precision."""
-
-    name: ClassVar[str] = "rounding"
 
     def run(self, func: Func, log: Log) -> Func:
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:

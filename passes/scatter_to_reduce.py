@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
@@ -37,8 +36,6 @@ KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}  # of scatters
 @dataclass(frozen=True)
 class ScatterToReduce(Pass):
     """Reduce along lines if a scatter's index is affine in positions."""
-
-    name: ClassVar[str] = "scatter_to_reduce"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, RULES, log)

@@ -8,7 +8,6 @@ library, which reads it several times.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
@@ -29,7 +28,6 @@ class Selection(BlockPass):
         most: most elements of a row that are selected, by two reductions each.
     """
 
-    name: ClassVar[str] = "selection"
     most: int = 16
 
     def change(self, block: Block, log: Log) -> Block:

@@ -53,7 +53,6 @@ class SplitReductions(Pass):
         streams: True if the kernels of streams can compute one part.
     """
 
-    name: ClassVar[str] = "split_reductions"
     takes_schedules: ClassVar[bool] = True
     parts: int = 0
     streams: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.func import Func
 from stack.passes.sharding.partition import partitioned
@@ -13,8 +12,6 @@ from stack.rewrite import Log, Pass
 @dataclass(frozen=True)
 class Spmd(Pass):
     """Replace whole values by the shards of one rank, and reshards by collectives."""
-
-    name: ClassVar[str] = "spmd"
 
     def run(self, func: Func, log: Log) -> Func:
         if not func.meshes or not log.spend(self.name):

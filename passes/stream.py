@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.cost import cost
@@ -50,7 +49,6 @@ class Stream(Pass):
         refuse: ops that the backend has no code for; no stream contains them.
     """
 
-    name: ClassVar[str] = "stream"
     min_axis: int = 16384
     balance: float | None = None
     loops: str = ""

@@ -13,7 +13,6 @@ It is profitable if much work shares the mask: heads, and the depth of matmuls.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Index
@@ -44,7 +43,6 @@ class StreamLimits(BlockPass):
         always: ignore the cost model.
     """
 
-    name: ClassVar[str] = "stream_limits"
     always: bool = False
 
     def change(self, block: Block, log: Log) -> Block:

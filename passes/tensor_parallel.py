@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.func import Func
@@ -28,7 +27,6 @@ class TensorParallel(Pass):
             (Korthikanti et al., "Reducing Activation Recomputation", 2022).
     """
 
-    name: ClassVar[str] = "tensor_parallel"
     mesh: str = ""
     axis: str = "tp"
     columns: tuple[str, ...] = ()

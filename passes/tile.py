@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.func import Func
@@ -41,7 +40,6 @@ class Tile(BlockPass):
         refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
-    name: ClassVar[str] = "tile"
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:

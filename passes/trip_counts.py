@@ -7,7 +7,6 @@ can contain it. A loop that counts between constants needs neither.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import rebuild
 from stack.ir.func import Func
@@ -20,8 +19,6 @@ from stack.rewrite.passes import Pass
 @dataclass(frozen=True)
 class TripCounts(Pass):
     """Write `trip_count` on each `while` that counts to a constant by a constant step."""
-
-    name: ClassVar[str] = "trip_counts"
 
     def run(self, func: Func, log: Log) -> Func:
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:

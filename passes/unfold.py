@@ -13,7 +13,6 @@ divides are padded with zeros.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.func import Func
@@ -32,8 +31,6 @@ from stack.rewrite.passes import Pass
 @dataclass(frozen=True)
 class Unfold(Pass):
     """Turn convolutions into matmuls of windows, except those left to a library."""
-
-    name: ClassVar[str] = "unfold"
 
     def run(self, func: Func, log: Log) -> Func:
         func = rewrite(func, (as_product,), log)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.axes import LETTERS
 from stack.ir.builder import Builder, make
@@ -26,8 +25,6 @@ from stack.rewrite.passes import Pass
 @dataclass(frozen=True)
 class Unmerge(Pass):
     """Let matmuls and transposes read axes as they were before a reshape merged them."""
-
-    name: ClassVar[str] = "unmerge"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, (operand_transpose, contracted_merge, transposed_merge), log)

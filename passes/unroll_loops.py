@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -42,7 +41,6 @@ class UnrollLoops(BlockPass):
             loop; limits the time to compile a kernel.
     """
 
-    name: ClassVar[str] = "unroll_loops"
     most: int = 64
 
     def change(self, block: Block, log: Log) -> Block:

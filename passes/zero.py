@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.func import Func
@@ -22,7 +21,6 @@ class Zero(Pass):
         weights: name patterns of parameters; those without a divisible dim stay whole.
     """
 
-    name: ClassVar[str] = "zero"
     mesh: str = ""
     axis: str = "dp"
     stage: int = 3

@@ -24,19 +24,24 @@ class Pass(ABC):
         @dataclass(frozen=True)
         class Fuse(Pass):
             '''One line that describes it.'''
-            name: ClassVar[str] = "fuse"
             max_inputs: int = 16
 
             def run(self, func: Func, log: Log) -> Func: ...
 
-    `run` returns a new function (functions are immutable). It calls `log.spend(rule, lines)` before
-    each rewrite and stops rewriting if that returns False. It takes numbers of the machine from
-    `log.gpu` or `log.cpu`. It does not verify, time or print: the pipeline does.
+    Its name is that of the class, as in `split_reductions`; `name: ClassVar[str] = "other"` gives
+    it another one. `run` returns a new function (functions are immutable). It calls
+    `log.spend(rule, lines)` before each rewrite and stops rewriting if that returns False. It takes
+    numbers of the machine from `log.gpu` or `log.cpu`. It does not verify, time or print: the
+    pipeline does.
     """
 
     name: ClassVar[str]
     takes_weights: ClassVar[bool] = False  # True if it uses values of weights, as constants
     takes_schedules: ClassVar[bool] = False  # True if it uses schedules written by hand
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
     @abstractmethod
     def run(self, func: Func, log: Log) -> Func:

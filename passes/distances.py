@@ -12,7 +12,6 @@ indices are in range becomes a test of one index for each distance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stack.ir.axes import LETTERS, parse_rule
 from stack.ir.builder import Builder, constant, make
@@ -33,8 +32,6 @@ REPEATABLE = ("max", "min", "and", "or")  # reductions that may meet an element 
 @dataclass(frozen=True)
 class Distances(Pass):
     """Compute indices that depend on a distance of positions for each distance only."""
-
-    name: ClassVar[str] = "distances"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, RULES, log)

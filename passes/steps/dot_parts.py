@@ -14,35 +14,29 @@ Source: "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Pre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
 
 from stack.ir.builder import constant, make
+from stack.ir.forms import converted
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, signs
 from stack.ir.types import BF16, F32, I32
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.step import Step, why_no_gpu
-from stack.target import Target
+from stack.passes.steps.step import Step
+from stack.target import Gpu, Target
 
 UPPER = -(1 << BF16.bits)  # the bits of an f32 that a bf16 has: sign, exponent, 7 of the fraction
 
 
 @dataclass(frozen=True)
-class DotParts(Step):
+class DotParts(Step, name="dot_parts", only=Gpu):
     """Multiply f32 tiles by tiles of bf16 values in three products of bf16."""
 
-    name: ClassVar[str] = "dot_parts"
-
-    def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target)
-        if why:
-            return why
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         if not any(map(mixes_bf16, kernel.blocks[0].all_nodes)):
-            return "no exact product of an f32 tile and one that is converted from bf16"
-        return ""
+            yield "no exact product of an f32 tile and one that is converted from bf16"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -96,7 +90,7 @@ def _parts(value: Node) -> list[Node]:
     left = make("select", (is_done, _full(0, value), make("sub", (value, large))))
     middle = _leading(left)
     parts = make("sub", (left, middle)), middle, large
-    return [make("cast", (part,), hint=part.tensor.with_dtype(BF16)) for part in parts]
+    return [converted(part, BF16) for part in parts]
 
 
 def _leading(tile: Node) -> Node:

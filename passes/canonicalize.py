@@ -16,6 +16,7 @@ from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE, Algebra
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import product
+from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -50,13 +51,6 @@ class Canonicalize(Pass):
 
 def _is_const(node: Node) -> bool:
     return splat(node) is not None
-
-
-def _or_broadcast(node: Node, value: Node) -> Node:
-    """Returns the value that replaces a node; broadcasts it if only the node has axes."""
-    if value.type == node.type:
-        return value
-    return make("broadcast", (value,), {"axes": ()}, hint=node.type)
 
 
 def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
@@ -101,7 +95,7 @@ def absorbing(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         return None
     if node.dtype.kind not in "iub":
         return Why("0 times an infinity is a nan, and 0 times -1 is -0.0")
-    return _or_broadcast(node, constant(0, node.dtype))
+    return filled(constant(0, node.dtype), node)
 
 
 @on("mul")
@@ -124,7 +118,7 @@ def divide_by_power_of_two(node: Node, op: Builder, scope: Scope) -> Node | Why 
     limits = np.finfo(node.dtype.numpy)
     if not float(limits.tiny) <= abs(1 / value) <= float(limits.max):
         return None
-    return make("mul", (node.args[0], _or_broadcast(node.args[1], constant(1 / value, node.dtype))))
+    return make("mul", (node.args[0], filled(constant(1 / value, node.dtype), node.args[1])))
 
 
 @on(*(name for name, facts in ELEMENTWISE.items() if facts.inverse == name))
@@ -159,7 +153,7 @@ def cancels(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         return None
     if node.dtype.kind not in "iub":
         return Why("an infinity minus itself is a nan")
-    return _or_broadcast(node, constant(0, node.dtype))
+    return filled(constant(0, node.dtype), node)
 
 
 @on(*_named(lambda facts: facts.reflexive is not None))
@@ -170,7 +164,7 @@ def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         return None
     if node.args[0].dtype.kind not in "iub":
         return Why("a nan is not equal to itself")
-    return _or_broadcast(node, constant(bool(ops.algebra_of(node).reflexive), BOOL))
+    return filled(constant(bool(ops.algebra_of(node).reflexive), BOOL), node)
 
 
 @on("sub")
@@ -203,7 +197,7 @@ def chosen(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _or_broadcast_any(node: Node, value: Node) -> Node | None:
-    return _or_broadcast(node, value) if value.type == node.type or not value.shape else None
+    return filled(value, node) if value.type == node.type or not value.shape else None
 
 
 @on("cast")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted, reshaped
+from stack.ir.forms import converted, filled, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -79,13 +79,13 @@ def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
     if value == 1:
         return x
     if value == 0:
-        return _or_broadcast(node, constant(1, node.dtype))
+        return filled(constant(1, node.dtype), node)
     if value == 2:
         return make("mul", (x, x))
     if value == 3:
         return make("mul", (make("mul", (x, x)), x))
     if value == -1 and node.dtype.is_float:
-        return make("div", (_or_broadcast(node, constant(1, node.dtype)), x))
+        return make("div", (filled(constant(1, node.dtype), node), x))
     return None
 
 
@@ -99,12 +99,6 @@ def one_plus_tanh(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     two = constant(2, node.dtype)
     return make("mul", (make("sigmoid", (make("mul", (tanh.args[0], two)),)), two))
-
-
-def _or_broadcast(node: Node, value: Node) -> Node:
-    if not node.shape:
-        return value
-    return make("broadcast", (value,), {"axes": ()}, hint=node.type)
 
 
 @on("dot")

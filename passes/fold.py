@@ -10,6 +10,7 @@ from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.builder import Builder, constant, make
 from stack.ir.data import INLINE_ELEMENTS
+from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
@@ -93,9 +94,7 @@ def _equal_elements(node: Node, op: Builder, scope: Scope) -> Node | None:
     else:
         kind = str(node.attrs["kind"]) if is_reduction(node) else "sum"
         value = constant(identity(kind, node.dtype), node.dtype)
-    if value.type == node.type:
-        return value
-    return make("broadcast", (value,), {"axes": ()}, hint=node.type)
+    return filled(value, node)
 
 
 @on("concat", "scatter")

@@ -17,7 +17,7 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
-from stack.ir.forms import padded
+from stack.ir.forms import filled, padded
 from stack.ir.func import Func
 from stack.ir.integers import INT32
 from stack.ir.node import Node
@@ -127,12 +127,12 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     for bound, inside in ((line.low, "gt"), (line.high, "lt")):
         if bound is not None:
             is_met = _spread(_compared("eq", indices[0], bound + first), index, own, updates)
-            met = make("select", (is_met, updates, _full(fill, updates)))
+            met = make("select", (is_met, updates, filled(fill, updates)))
             ended = _reduced(met, own, result, kind)
             ended = _spread(ended, [n for n in result if n != place], result, total)
             type_ = TensorType(I32, total.shape)
             places = make("iota", (), {"axis": result.index(place)}, hint=type_)
-            total = make("select", (_compared(inside, places, bound), total, _full(fill, total)))
+            total = make("select", (_compared(inside, places, bound), total, filled(fill, total)))
             total = make("select", (_compared("eq", places, bound), ended, total))
     return make(kind, (x, _longer(total, none, result.index(place), first, beyond)))
 
@@ -162,12 +162,8 @@ def _spread(value: Node, names: Sequence[str], wanted: Sequence[str], like: Node
     return make("broadcast", (value,), {"axes": axes}, hint=value.tensor.with_shape(like.shape))
 
 
-def _full(number: Node, like: Node) -> Node:
-    return make("broadcast", (number,), {"axes": ()}, hint=like.tensor.with_dtype(number.dtype))
-
-
 def _compared(op: str, value: Node, bound: int) -> Node:
-    return make(op, (value, _full(constant(bound, value.dtype), value)))
+    return make(op, (value, filled(constant(bound, value.dtype), value)))
 
 
 def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line | None:

@@ -10,7 +10,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
-from stack.ir.forms import converted
+from stack.ir.forms import converted, filled
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, multiplies, spread
 from stack.passes.positions.affine import affine
@@ -62,24 +62,17 @@ def _on_diagonal(node: Node, index: Index, i: Dim, k: Dim) -> Node | None:
     """Returns the diagonal i = k of a matrix, over all axes; None if it is not diagonal."""
     if converts(node) and node.args[0].dtype.kind == "b":
         if _is_diagonal(node.args[0], index, i, k):
-            one = constant(1, node.dtype)
-            return make("broadcast", (one,), {"axes": ()}, hint=node.type)
+            return filled(constant(1, node.dtype), node)
         return None
     chosen = choice(node)
     if chosen is not None and splat(chosen.no) == 0:
-        return _full(chosen.yes, node) if _is_diagonal(chosen.test, index, i, k) else None
+        return filled(chosen.yes, node) if _is_diagonal(chosen.test, index, i, k) else None
     if multiplies(node):
         for part, other in (node.args, node.args[::-1]):
             found = _on_diagonal(part, index, i, k) if part.tensor.rank else None
             if found is not None and splat(found) == 1:
-                return _full(other, node)
+                return filled(other, node)
     return None
-
-
-def _full(value: Node, like: Node) -> Node:
-    if value.tensor.rank:
-        return value
-    return make("broadcast", (value,), {"axes": ()}, hint=like.type)
 
 
 def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
+from stack.ir.forms import filled
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
@@ -34,7 +35,6 @@ from stack.passes.steps.loops import (
     is_constant,
     is_serial,
     loops_along,
-    spread_like,
     starts_of,
     why_no_axis,
 )
@@ -132,7 +132,7 @@ class Limits:
             outer = _pick("max", _pick("min", outer, end), inner)
         known = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
         known |= {
-            mask.test: spread_like(constant(mask.shown == 1, mask.test.dtype), mask.test)
+            mask.test: filled(constant(mask.shown == 1, mask.test.dtype), mask.test)
             for mask in self.masks
         }
         found: list[tuple[Node, Node, Mapping[Node, Node]]] = [(inner, outer, known)]

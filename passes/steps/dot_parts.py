@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from stack.ir.builder import constant, make
-from stack.ir.forms import converted
+from stack.ir.forms import converted, filled
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, signs
 from stack.ir.types import BF16, F32, I32
@@ -87,7 +87,7 @@ def _parts(value: Node) -> list[Node]:
     """
     large = _leading(value)
     is_done = make("eq", (value, large))  # also for infinities, where the difference is nan
-    left = make("select", (is_done, _full(0, value), make("sub", (value, large))))
+    left = make("select", (is_done, filled(constant(0, F32), value), make("sub", (value, large))))
     middle = _leading(left)
     parts = make("sub", (left, middle)), middle, large
     return [converted(part, BF16) for part in parts]
@@ -96,8 +96,6 @@ def _parts(value: Node) -> list[Node]:
 def _leading(tile: Node) -> Node:
     """Returns the elements of an f32 tile, cut off after the bits that a bf16 has."""
     bits = make("bitcast", (tile,), hint=tile.tensor.with_dtype(I32))
-    return make("bitcast", (make("and", (bits, _full(UPPER, bits))),), hint=tile.tensor)
-
-
-def _full(number: int, like: Node) -> Node:
-    return make("broadcast", (constant(number, like.dtype),), {"axes": ()}, hint=like.type)
+    return make(
+        "bitcast", (make("and", (bits, filled(constant(UPPER, I32), bits))),), hint=tile.tensor
+    )

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
+from stack.ir.forms import filled
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
 from stack.passes.steps.dependences import why_kept
@@ -26,7 +27,6 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
     loops_along,
-    spread_like,
     starts_of,
     stores_only,
     why_not_free,
@@ -112,7 +112,7 @@ def _loaded(
     for turn in turns:
         own = along(str(var.attrs["name"]), turn + 1, var)
         done = edit.remade([*block.results, *loads], {var: own})
-        starts = [spread_like(constant(0, load.dtype), load) for load in loads]
+        starts = [filled(constant(0, load.dtype), load) for load in loads]
         tiles = [Node("var", (), {"name": edit.names.own("held")}, s.type) for s in starts]
         results = [done[n] for n in (*block.results, *loads)]
         limits = [constant(turn, var.dtype), constant(turn + 1, var.dtype)]

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, remade
+from stack.ir.forms import filled
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Node, topological
 from stack.ir.traits import choice, is_loop, repeated, repeats
 from stack.passes.steps.intervals import grows
-from stack.passes.steps.loops import is_constant, spread_like
+from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import State, in_order, is_none, states_of
 
 
@@ -46,9 +47,9 @@ def iteration_counts(loop: Node) -> Node | None:
     more = make("add", (number, constant(1.0, number.dtype)))
     shown = remade([s.new for s in readers], {n: n.args[1] for n in masks if n not in others})
     counts = {count.held: number, count.new: more}
-    known = {n: spread_like(counts[n], n) for n in counts}
+    known = {n: filled(counts[n], n) for n in counts}
     views = [n for n in topological(list(shown.values())) if repeats(n) and n.args[0] in counts]
-    known |= {n: spread_like(counts[n.args[0]], n) for n in views}
+    known |= {n: filled(counts[n.args[0]], n) for n in views}
     done = remade(list(shown.values()), known)
     found = {
         s.new: make("select", (tests[s.new.shape], done[shown[s.new]], s.held)) for s in readers

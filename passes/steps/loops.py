@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stack.ir.builder import make, results_of
+from stack.ir.builder import results_of
 from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
-from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.tiling.loops import extent_of
 from stack.passes.tiling.names import Names
@@ -193,11 +192,3 @@ def is_constant(node: Node, value: float) -> bool:
     if repeats(node):
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value
-
-
-def spread_like(value: Node, like: Node) -> Node:
-    """Broadcasts a number to the shape of `like`; returns the number if `like` is a scalar."""
-    if value.tensor.rank or not like.tensor.rank:
-        return value
-    hint = TensorType(value.dtype, like.shape, "tile")
-    return make("broadcast", (value,), {"axes": ()}, hint=hint)

@@ -16,11 +16,12 @@ from typing import NamedTuple
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, remade
 from stack.ir.equivalence import once_in
+from stack.ir.forms import filled
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import is_memory, multiplies, signs
-from stack.passes.steps.loops import is_constant, spread_like
+from stack.passes.steps.loops import is_constant
 
 
 class State(NamedTuple):
@@ -123,7 +124,7 @@ def in_order(loop: Node, updates: Mapping[Node, Node]) -> Node:
 def identity_like(total: Node) -> Node:
     """Returns the identity of the op `total`, such as 0 for an addition, with the same type."""
     none = constant(identity(KIND_OF[total.op], total.dtype), total.dtype)
-    return spread_like(none, total)
+    return filled(none, total)
 
 
 def is_none(start: Node, op: str) -> bool:

@@ -23,13 +23,14 @@ from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
+from stack.ir.forms import filled
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_memory, is_reduction
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
-from stack.passes.steps.loops import loops_along, spread_like, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, scaled, states_of
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.frame import static
@@ -149,7 +150,7 @@ def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
     value, and its value after an iteration.
     """
     (tile,) = total.part.args
-    first = spread_like(constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype), tile)
+    first = filled(constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype), tile)
     lanes = Node("var", (), {"name": edit.names.own("lanes")}, first.type)
     kept = lanes
     if total.factor is not None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stack.ir.builder import constant, make
+from stack.ir.forms import filled
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import choice, connective, is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, Ranges, held, is_condition
-from stack.passes.steps.loops import spread_like
 
 
 def substituted(
@@ -71,7 +71,7 @@ class _Substitution:
             if isinstance(side, Node):
                 if side not in self.done:
                     return [side]
-                self.done[node] = self.edit.note(node, spread_like(self.done[side], node))
+                self.done[node] = self.edit.note(node(self.done[side], node))
                 return []
             missing = [a for a in side if a not in self.done]
             if not missing:
@@ -110,7 +110,7 @@ class _Substitution:
         if not is_condition(made):
             return made
         if (value := held(made, self.ranges)) is not None:
-            return spread_like(constant(value, made.dtype), made)
+            return filled(constant(value, made.dtype), made)
         left = [a for a in made.args if held(a, self.ranges) is None]
         return left[0] if connective(made) and len(left) == 1 else made
 

@@ -1,4 +1,4 @@
-"""Casts, reshapes, slices and pads that are left out if they change nothing."""
+"""Casts, reshapes, broadcasts, slices and pads that are left out if they change nothing."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
     if x.shape == tuple(shape):
         return x
     return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
+
+
+def filled(x: Node, like: Node) -> Node:
+    """Repeats a number in all elements of an array with the shape of `like`."""
+    if x.tensor.rank or not like.tensor.rank:
+        return x
+    return make("broadcast", (x,), {"axes": ()}, hint=like.tensor.with_dtype(x.dtype))
 
 
 def sliced(x: Node, start: Sequence[Dim], limit: Sequence[Dim]) -> Node:

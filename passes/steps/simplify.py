@@ -71,7 +71,7 @@ class _Substitution:
             if isinstance(side, Node):
                 if side not in self.done:
                     return [side]
-                self.done[node] = self.edit.note(node(self.done[side], node))
+                self.done[node] = self.edit.note(node, filled(self.done[side], node))
                 return []
             missing = [a for a in side if a not in self.done]
             if not missing:

@@ -30,9 +30,9 @@ from stack.measure.plots import plot_parts
 from stack.measure.roofline import copy_rates
 from stack.measure.suite import Case, select
 from stack.measure.timing import Timing
-from stack.passes.cpu_loops.gemm_plan import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed, tile_mma
 from stack.passes.cpu_loops.gemm import counts_of
+from stack.passes.cpu_loops.gemm_plan import Counts
 from stack.run.backend import Kernel
 from stack.target import Cpu, Mma, cpu_at_hand
 

@@ -24,9 +24,9 @@ from stack.passes.control import changed_bodies
 from stack.passes.streaming.arg_reductions import streamed_best, streamed_position
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import joins_rows, split_rows
-from stack.passes.streaming.graph import Graph, Probes, reduced_value
+from stack.passes.streaming.graph import Graph, Probes, moves, reduced_value
 from stack.passes.streaming.reduced_axes import merge_reduced_axes
-from stack.passes.streaming.shared_dots import dots_of, ends
+from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.transposed_operands import transpose_operands, transpose_rows
 from stack.passes.streaming.transposed_results import write_transposed
@@ -204,3 +204,41 @@ def _concerns_streams(node: Node) -> bool:
 
 def _names(graph: Graph, nodes: Iterable[Node]) -> str:
     return ", ".join(sorted(graph.name(n) for n in nodes))
+
+
+def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
+    """Returns the dots that a stream which ends in the reduction `sink` could compute tile by tile;
+    empty if there is no such stream."""
+    found = reduced_value(sink)
+    if found is None:
+        return frozenset()
+    region = Region(graph, found[0], frozenset(), frozenset())
+    try:
+        region.add(sink)
+    except Refusal:
+        return frozenset()
+    return frozenset(region.dots)
+
+
+def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
+    """Returns the reductions that read dots, directly or through elementwise ops.
+
+    None if another op or a result of the block needs such a value.
+    """
+    found: set[Node] = set()
+    pending, seen = list(dots), set(dots)
+    while pending:
+        node = pending.pop()
+        if node in graph.results:
+            return None
+        for user in graph.users.get(node, ()):
+            if user in seen:
+                continue
+            seen.add(user)
+            if reduced_value(user) is not None and not reads_by_data(user):
+                found.add(user)
+            elif moves(user):
+                pending.append(user)
+            else:
+                return None
+    return sorted(found, key=lambda n: graph.place[n])

@@ -1,22 +1,28 @@
-"""Library steps: torch executes what no kernel computes, op by op; a dot is one matmul."""
+"""Library steps: torch executes what no kernel computes, op by op; a dot is one matmul.
+
+Convolutions are cuDNN's, selected by torch, with the precision of the node. Updates of rows are in
+place if the array is not used afterwards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 
-from stack.frontends.torch.replay.conv import convolution
+from stack.frontends.torch.replay.conv import Call, Window, convolution, library
 from stack.frontends.torch.replay.space import TorchSpace
 from stack.ir.builder import block_of
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion
+from stack.ir.updates import updated_rows
 
 from ..runtime.device import Fill, LibraryCall, Make
-from .convolutions import convolution_call
 from .ordering import (
     can_select,
     can_sort,
@@ -26,7 +32,6 @@ from .ordering import (
     sorted_places,
 )
 from .products import dot_into, integer_dot, is_product
-from .updates import row_update
 
 Tensor = torch.Tensor
 ON_HOST = frozenset({"cond", "while", "opaque"})  # ops that read values on the host
@@ -150,3 +155,92 @@ def _evaluated(body: Block, space: DeviceSpace) -> Fill:
             out.copy_(space.leave(result, type_))
 
     return run
+
+
+def convolution_call(node: Node) -> Call:
+    """Returns the torch function that computes a `conv` node."""
+    if node.dtype.kind not in "fc":
+        return _integers
+    rounds = node.attrs.get("precision") == "tf32"
+
+    def call(x: Tensor, w: Tensor, window: Window) -> Tensor:
+        if x.device.type == "cpu":
+            return library(x, w, window)
+        cudnn: Any = torch.backends.cudnn
+        modes = (cudnn.benchmark, cudnn.deterministic, cudnn.enabled, rounds)
+        return torch.ops.aten._convolution.default(x, w, None, *window, *modes)
+
+    return call
+
+
+def _integers(x: Tensor, w: Tensor, window: Window) -> Tensor:
+    return integer_conv(x, w, window.stride, window.dilation, window.groups)
+
+
+def integer_conv(
+    x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
+) -> Tensor:
+    """An integer convolution without padding, as a sum over the positions of the window."""
+    batch, outs, depth = x.shape[0], w.shape[0], w.shape[1]
+    window = w.shape[2:]
+    sizes = [
+        (size - gap * (extent - 1) - 1) // step + 1
+        for size, extent, step, gap in zip(x.shape[2:], window, stride, dilation, strict=True)
+    ]
+    parts = x.reshape(batch, groups, 1, depth, *x.shape[2:])
+    weights = w.reshape(groups, outs // groups, depth, *window)
+    total = torch.zeros((batch, groups, outs // groups, *sizes), dtype=x.dtype, device=x.device)
+    for place in itertools.product(*map(range, window)):
+        cuts = [
+            slice(p * gap, p * gap + (size - 1) * step + 1, step)
+            for p, size, step, gap in zip(place, sizes, stride, dilation, strict=True)
+        ]
+        factor = weights[(..., *place)].reshape(groups, outs // groups, depth, *[1] * len(sizes))
+        total += (parts[(..., *cuts)] * factor).sum(3, dtype=x.dtype)
+    return total.reshape(batch, outs, *sizes)
+
+
+class Update(NamedTuple):
+    """A torch call, by name. `run` takes the operands and the result, which may be the first
+    operand."""
+
+    name: str
+    run: Callable[[Sequence[Tensor], Tensor], None]
+
+
+def row_update(node: Node) -> Update | None:
+    """Returns one torch call for a `scatter` of whole rows; None if there is none.
+
+    Supported are sums of floats, and setting a single row. In other scatters, rows could collide
+    and the result would depend on their order. Sums use atomics, or are sequential if
+    `torch.use_deterministic_algorithms` is set. An update that is to be dropped adds zeros.
+    """
+    rows = updated_rows(node)
+    drops = bool(node.attrs.get("drop"))
+    if rows is None or (drops and (node.attrs["kind"] != "add" or not node.tensor.size)):
+        return None
+    if node.attrs["kind"] == "add" and node.dtype.kind == "f":
+        name = "index_add"
+    elif node.attrs["kind"] == "set" and node.args[1].tensor.size == 1:
+        name = "index_copy"
+    else:
+        return None
+    axis, perm = rows
+    write = getattr(Tensor, f"{name}_")
+    indices = (torch.int32, torch.int64) if name == "index_add" else (torch.int64,)
+
+    def run(inputs: Sequence[Tensor], out: Tensor) -> None:
+        x, places, updates = inputs
+        if out.data_ptr() != x.data_ptr():
+            out.copy_(x)
+        shape = (*x.shape[:axis], math.prod(places.shape), *x.shape[axis + 1 :])
+        added = updates.permute(perm).reshape(shape)
+        line = places.reshape(-1)
+        if drops:
+            count = x.shape[axis]
+            inside = (line >= 0) & (line < count)
+            added = added.where(inside.reshape(-1, *(1,) * (added.ndim - axis - 1)), 0)
+            line = line % count  # spread over all rows: atomics on one row wait for each other
+        write(out, axis, line if line.dtype in indices else line.to(torch.int64), added)
+
+    return Update(f"torch.{name}", run)

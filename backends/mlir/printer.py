@@ -29,10 +29,9 @@ from stack.target import Target, as_cpu, cpu_at_hand
 from ..runtime.names import value_name
 from . import amx, contract, threads
 from . import math as functions
-from .access import Accesses
+from .access import Accesses, lane_mask
 from .elementwise import Unprintable, binary, element, emit, shaped
 from .instructions import with_instructions
-from .lane_masks import lane_mask
 from .locations import location
 from .statements import Statements, lanes_of, memory_element
 from .views import sizes

@@ -18,11 +18,10 @@ from stack.passes.gpu_layout.attributes import Attributes, CannotDistribute
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.classes import DimClasses, is_tile
 from stack.passes.gpu_layout.contiguity import Contiguity
-from stack.passes.gpu_layout.fma import Fma
 from stack.passes.gpu_layout.global_memory import GlobalMemory
 from stack.passes.gpu_layout.instruction_layouts import Instructions, Matmul
 from stack.passes.gpu_layout.layouts import Layouts
-from stack.passes.gpu_layout.mma import Mma, Warpgroup
+from stack.passes.gpu_layout.mma import Fma, Mma, Warpgroup
 from stack.passes.gpu_layout.movement import Movement
 from stack.passes.gpu_layout.operands import Operands
 from stack.passes.gpu_layout.prefetch import Plan, Planner, Prefetch

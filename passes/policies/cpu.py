@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_stream, mixes
-from stack.passes.cpu_products.gemm import check_worth, is_row_of_sums
-from stack.passes.cpu_products.gemm_policy import gemm_policy
+from stack.passes.cpu_products.gemm import check_worth, gemm_policy, is_row_of_sums
 from stack.passes.policies.cpu_products import CpuProducts
 from stack.passes.policies.cpu_row_streams import CpuRowStreams
 from stack.passes.policies.cpu_rows import CpuRows

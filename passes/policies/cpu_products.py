@@ -16,8 +16,7 @@ from __future__ import annotations
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_loop
 from stack.ir.types import F32, F64, I32
-from stack.passes.cpu_products.gemm import memory_of, tile_and_mma
-from stack.passes.cpu_products.gemm_policy import gemm_policy
+from stack.passes.cpu_products.gemm import gemm_policy, memory_of, tile_and_mma
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.steps.loop_products import products_in

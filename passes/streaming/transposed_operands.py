@@ -17,7 +17,7 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
-from stack.passes.cpu_products.gemm_policy import GemmPolicy
+from stack.passes.cpu_products.gemm import GemmPolicy
 from stack.passes.cpu_products.mma import mma_of
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_shape import StreamAxes, memory_side, stream_axes

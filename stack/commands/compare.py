@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.determinism import WAY_OUT, check_draws
+from stack.explore.check import WAY_OUT, check_draws
 from stack.explore.lowering import capture, label, with_random_inputs
 from stack.explore.target import ExampleCall
 from stack.measure.compare import SCHEMA, compare, describe

@@ -13,8 +13,7 @@ import numpy as np
 import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.check import check_stages
-from stack.explore.determinism import check_draws
+from stack.explore.check import check_draws, check_stages
 from stack.explore.diff import without_lines
 from stack.explore.dump import describe
 from stack.explore.in_memory_run import held

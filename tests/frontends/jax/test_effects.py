@@ -14,7 +14,7 @@ from jax.experimental import io_callback
 
 import stack
 from stack.errors import UnsupportedOp, UsageError
-from stack.explore.determinism import check_draws
+from stack.explore.check import check_draws
 
 SEEN: list[tuple[Any, ...]] = []
 X = jnp.arange(3.0)

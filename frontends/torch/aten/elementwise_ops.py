@@ -36,6 +36,27 @@ for _op in _COMPARE:
     _compare(_op)
 
 
+# by our op, the overloads that compute it in the type of their result
+_BINARY = {
+    "mul": ("mul.Tensor", "mul.Scalar", "prims.mul.default"),
+    "div": ("div.Tensor", "div.Scalar", "true_divide.Tensor", "prims.div.default"),
+    "pow": ("pow.Tensor_Tensor", "pow.Scalar", "prims.pow.default"),
+    "max": ("maximum.default", "prims.maximum.default", "clamp_min.default", "clamp_min.Tensor"),
+    "min": ("minimum.default", "prims.minimum.default", "clamp_max.default", "clamp_max.Tensor"),
+    "atan2": ("atan2.default", "prims.atan2.default"),
+}
+
+
+def _binary(op: str) -> None:
+    @lowers(*_BINARY[op])
+    def lower(cx: Context, x: Any, y: Any) -> Node:
+        return cx.elementwise(op, x, y, dtype=cx.want.dtype)
+
+
+for _op in _BINARY:
+    _binary(_op)
+
+
 @lowers("add.Tensor", "add.Scalar", "prims.add.default")
 def _add(cx: Context, x: Any, y: Any, *, alpha: Any = 1, op: str = "add") -> Node:
     """Computes `x + alpha * y`. For 16-bit floats numbers are rounded first, and the sum once."""
@@ -57,11 +78,6 @@ def _rsub(cx: Context, x: Any, y: Any, alpha: Any = 1) -> Node:
     return _add(cx, y, x, alpha=alpha, op="sub")
 
 
-@lowers("mul.Tensor", "mul.Scalar", "prims.mul.default")
-def _mul(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("mul", x, y, dtype=cx.want.dtype)
-
-
 @lowers("prims.fma.default")  # from Dynamo's `addcmul_` and `addcdiv_`
 def _fma(cx: Context, x: Any, y: Any, z: Any) -> Node:
     dtype: DType = cx.want.dtype
@@ -70,16 +86,11 @@ def _fma(cx: Context, x: Any, y: Any, z: Any) -> Node:
     return cx.cast(cx.elementwise("add", product, z, dtype=kind), dtype)
 
 
-@lowers("div.Tensor", "div.Scalar", "true_divide.Tensor", "prims.div.default")
-def _div(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("div", x, y, dtype=cx.want.dtype)
-
-
 @lowers("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(cx: Context, x: Any, y: Any, *, rounding_mode: str | None = None) -> Node:
     dtype: DType = cx.want.dtype
     if rounding_mode is None:
-        return _div(cx, x, y)
+        return cx.elementwise("div", x, y, dtype=dtype)
     if rounding_mode == "floor":
         return _floor_divide(cx, x, y)
     if dtype.is_integer:
@@ -140,11 +151,6 @@ def _remainder(cx: Context, x: Any, y: Any) -> Node:
     return cx.select(wrong, cx.elementwise("add", rest, nodes[1]), rest)
 
 
-@lowers("pow.Tensor_Tensor", "pow.Scalar", "prims.pow.default")
-def _pow(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("pow", x, y, dtype=cx.want.dtype)
-
-
 @lowers("pow.Tensor_Scalar")
 def _pow_scalar(cx: Context, x: Node, exponent: Any) -> Node:
     """Computes powers as eager does: bf16 rounds after each product, f16 once at the end."""
@@ -171,16 +177,6 @@ def _special_power(cx: Context, x: Node, exponent: float) -> Node:
     return cx.elementwise("rsqrt", x) if exponent == -0.5 else cx.elementwise("div", 1.0, x)
 
 
-@lowers("maximum.default", "prims.maximum.default")
-def _maximum(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("max", x, y, dtype=cx.want.dtype)
-
-
-@lowers("minimum.default", "prims.minimum.default")
-def _minimum(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("min", x, y, dtype=cx.want.dtype)
-
-
 def _extremum_without_nan(cx: Context, op: str, x: Any, y: Any) -> Node:
     (a, b), shape = cx.align([x, y], cx.want.dtype)
     best = cx.elementwise(op, a, b)
@@ -198,11 +194,6 @@ def _fmax(cx: Context, x: Any, y: Any) -> Node:
 @lowers("fmin.default", "prims.fmin.default")
 def _fmin(cx: Context, x: Any, y: Any) -> Node:
     return _extremum_without_nan(cx, "min", x, y)
-
-
-@lowers("atan2.default", "prims.atan2.default")
-def _atan2(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("atan2", x, y, dtype=cx.want.dtype)
 
 
 @lowers("copysign.Tensor", "copysign.Scalar")
@@ -301,16 +292,6 @@ def _clamp(cx: Context, x: Node, low: Any = None, high: Any = None) -> Node:
     if high is not None:
         out = cx.elementwise("min", out, high, dtype=dtype)
     return out
-
-
-@lowers("clamp_min.default", "clamp_min.Tensor")
-def _clamp_min(cx: Context, x: Node, low: Any) -> Node:
-    return cx.elementwise("max", x, low, dtype=cx.want.dtype)
-
-
-@lowers("clamp_max.default", "clamp_max.Tensor")
-def _clamp_max(cx: Context, x: Node, high: Any) -> Node:
-    return cx.elementwise("min", x, high, dtype=cx.want.dtype)
 
 
 @lowers("_to_copy.default", "prims.convert_element_type.default", "to.dtype")

@@ -24,7 +24,7 @@ from stack.ir.cost import Cost, cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
-from stack.passes.policies.gpu_scans import leaves_idle
+from stack.passes.policies.scans import leaves_idle
 from stack.passes.recurrences import bytes_saved, operands_of, recurrences_in
 from stack.rewrite.check import FINITE, WIDER
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite

@@ -167,9 +167,5 @@ class Body:
         wide.lines, wide.known = self.lines, self.known
         return wide
 
-    def call(self, name: str, *arguments: str) -> str:
-        self.uses.append(Function(name, self.element, self.lanes))
-        return self.do(call("", name, self.element, self.lanes, *arguments).removeprefix(" = "))
-
     def lines_of(self, text: str) -> None:
         self.lines += text.splitlines()

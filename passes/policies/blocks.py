@@ -26,12 +26,12 @@ from stack.passes.gpu_products.tile_choice import (
     product_of,
     unfused_seconds,
 )
-from stack.passes.policies.gpu_scans import GpuScans
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
 from stack.passes.policies.mix_order import MixOrderLowering, space_of
 from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import RowStreams
 from stack.passes.policies.rows import RowLowering
+from stack.passes.policies.scans import GpuScans
 from stack.passes.policies.step_lowering import (
     Shown,
     StepLowering,

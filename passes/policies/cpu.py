@@ -6,10 +6,10 @@ from stack.ir.node import Node
 from stack.ir.traits import contractions, is_stream, mixes
 from stack.passes.cpu_products.gemm import check_worth, gemm_policy, is_row_of_sums
 from stack.passes.policies.cpu_products import CpuProducts
-from stack.passes.policies.cpu_row_streams import CpuRowStreams
 from stack.passes.policies.cpu_rows import CpuRows
-from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.cpu_streams import CpuStreams
+from stack.passes.policies.row_streams import CpuRowStreams
+from stack.passes.policies.scans import CpuScans
 from stack.passes.policies.step_lowering import (
     Shown,
     StepLowering,

@@ -1,7 +1,7 @@
-"""Streams without matrix products on a GPU: softmax, norms and statistics of long rows.
+"""Streams without matrix products: softmax, norms and statistics of long rows.
 
-A program loops over blocks of a row, and keeps the states in registers. A result as long as the row
-needs a second loop.
+On a GPU, a program loops over blocks of a row, and keeps the states in registers. A result as long
+as the row needs a second loop.
 
     softmax of rows of 65536, f32:
     split r 16384; block r.1; vectorize r.1; rfactor r.0; pipeline r.0 3; bind i grid; launch 32
@@ -17,6 +17,15 @@ If memory is contiguous along another axis than the row, a program has a block o
 
     variance of columns of 65536, f32:
     split i 128; split r 32; reorder r.0 r.1; block r.1; vectorize r.1; vectorize i.1; bind i.0 grid
+
+On a CPU, a row is one pass over memory, in vectors along the row:
+
+    softmax of rows of 100,000 numbers:
+    rewrite powers; split r 1024 tail=peel; block r.1; split r.1 64 tail=peel; vectorize r.1.1;
+    rfactor r.1.0; bind i cores
+
+A part of a row stays in the first-level cache while each state is computed for it. Lanes keep
+partial sums of the part.
 """
 
 from __future__ import annotations
@@ -46,7 +55,7 @@ from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
-from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
+from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.steps.primitives import (
     Bind,
@@ -61,9 +70,9 @@ from stack.passes.steps.primitives import (
     Split,
     Vectorize,
 )
-from stack.passes.tiling.frame import is_expensive, power_of_two, static
+from stack.passes.tiling.frame import CannotTile, is_expensive, power_of_two, static
 from stack.schedule import Schedule
-from stack.target import Gpu
+from stack.target import Cpu, Gpu
 
 
 class RowStreams(StepLowering[Gpu]):
@@ -262,3 +271,39 @@ def _column(nest: Node, around: Mapping[str, int]) -> str:
             found.add(names.get(last, ""))
     (column,) = found if len(found) == 1 else ("",)
     return column if column in around else ""
+
+
+KEY = "r"  # the streamed axis of the nest
+
+
+class CpuRowStreams(StepLowering[Cpu]):
+    """Lowers a stream without products."""
+
+    def take(self, made: LoweredKernel) -> None:
+        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
+        stream has no such kernel.
+        """
+        if KEY not in axes(made.kernel):
+            raise CannotTile("its streamed axis has one element")
+        made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
+        (kept, *_) = nests(made.kernel) or [[]]
+        key = self._cut(made, KEY, self.target.rows.part, "a part stays in the first-level cache")
+        made.may(BlockStates(key).because("states are rescaled once in a part"))
+        lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
+        made.take(Vectorize(lane))
+        for axis in reversed(list(axes(made.kernel))):
+            if axis.startswith(KEY):
+                made.may(Rfactor(axis).because("lanes keep partial sums"))
+        for axis in kept:
+            if axis != KEY:
+                made.may(Bind(axis, "cores").because("threads share rows"))
+
+    def _cut(self, made: LoweredKernel, axis: str, size: int, why: str) -> str:
+        """Splits an axis into blocks of `size` if it is longer than that. Returns the axis inside a
+        block, or the axis itself.
+        """
+        if axes(made.kernel)[axis] <= size:
+            return axis
+        cut = Split(axis, size, "peel")
+        made.take(cut.because(why))
+        return cut.inner

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stack.ir.builder import constant, make
 from stack.ir.forms import converted
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.ops import algebra_of
 from stack.ir.traits import (
     connective,
@@ -284,14 +284,5 @@ def _index_type(place: AffineIndex) -> DType:
 
 def is_costly(test: Node, inside: Sequence[Node]) -> bool:
     """True if a condition is too expensive to be computed again: it reduces or loads."""
-    pending, seen = [test], set[Node]()
-    own = set(inside)
-    while pending:
-        node = pending.pop()
-        if node in seen or node not in own:
-            continue
-        seen.add(node)
-        if is_reduction(node) or is_contraction(node) or node.blocks:
-            return True
-        pending += node.args
-    return False
+    computed = topological([test], set(inside).__contains__)
+    return any(is_reduction(n) or is_contraction(n) or n.blocks for n in computed)

@@ -25,9 +25,9 @@
   fewer instructions. The product is rounded, so that the error grows with m - a. The result is
   small then, and a sum of such results is at least 1.
 - `first_positions`: an update of the position of the best value uses that positions grow; see
-  `first_positions.py`. The result is the same.
+  `position_rules.py`. The result is the same.
 - `iteration_counts`: a count of the elements that a mask shows is the number of the iteration; see
-  `iteration_counts.py`. The result is the same.
+  `position_rules.py`. The result is the same.
 - `unrounded`: an f32 value that is rounded to 16 bits and converted back is used as it is.
 """
 
@@ -57,9 +57,8 @@ from stack.ir.types import F32, TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.first_positions import first_positions
+from stack.passes.steps.position_rules import first_positions, iteration_counts
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
-from stack.passes.steps.iteration_counts import iteration_counts
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E, static

@@ -14,7 +14,7 @@ from stack.ir.node import walk
 from stack.ir.storage import decode, encode
 from stack.ir.traits import is_load, is_store
 from stack.passes.policies.blocks import lowering_of
-from stack.passes.policies.gpu_scans import GpuScans, leaves_idle
+from stack.passes.policies.scans import GpuScans, leaves_idle
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite import Pipeline

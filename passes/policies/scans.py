@@ -1,26 +1,36 @@
-"""Scans on a GPU: running sums and products along an axis.
+"""Scans, and scatters on a CPU.
 
-A program has a tile of some lines along the scanned axis. A tile is scanned as a whole. A line that
-is longer than a tile is a serial loop over tiles, which carries the total of the tiles before. The
-blocks of a reverse scan are aligned, so the partial one, if any, comes first.
+On a GPU, a program has a tile of some lines along the scanned axis. A tile is scanned as a whole. A
+line that is longer than a tile is a serial loop over tiles, which carries the total of the tiles
+before. The blocks of a reverse scan are aligned, so the partial one, if any, comes first.
 
     cumsum of 512 rows of 10000:     split j 4096; vectorize j.1; bind i grid; launch 8
     the same from the last element:  split j 4096 tail=front; vectorize j.1; bind i grid; launch 8
 
 A few very long lines would leave most of a GPU idle: a library scans those in parts.
+
+On a CPU, a scan along the innermost axis becomes a scan of vectors with a carried total. Along
+another axis, each lane carries its own total. A scatter copies its operand, then applies updates in
+order, as vectors if no index selects the innermost axis.
+
+    cumsum of 8 rows of 300:     split j 64 tail=peel; vectorize j.1; bind i cores
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from stack.ir.axes import parse_rule
 from stack.ir.node import Node
+from stack.ir.traits import is_running
 from stack.passes.nest.scope import letter
+from stack.passes.policies.cpu_vectors import Plan, vectorize
 from stack.passes.policies.reduction_loops import warps_of
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import Bind, Launch, Split, Step, Vectorize
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.target import Gpu
+from stack.target import Cpu, Gpu
 
 KINDS = ("sum", "prod")
 
@@ -103,3 +113,37 @@ def _steps(scan: Node, gpu: Gpu) -> list[Step]:
             made.append(Bind(name, "grid").because(f"{count} programs"))
     held = prod(blocks)
     return [*made, Launch(warps_of(held, gpu)).because(f"a tile has {held} elements")]
+
+
+class CpuScans(StepLowering[Cpu]):
+    """Lowers a group whose result is one scan or one scatter."""
+
+    def take(self, made: LoweredKernel) -> None:
+        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
+        group has no such kernel.
+        """
+        (result,) = self.group.blocks[0].results
+        plan = _scan_plan(result) if is_running(result) else _scatter_plan(result)
+        if plan.lane in axes(made.kernel):
+            vectorize(made, plan, self.target)
+        for axis in plan.parallel:
+            if axis in axes(made.kernel):
+                made.may(Bind(axis, "cores"))
+
+
+def _scan_plan(node: Node) -> Plan:
+    """Returns the roles of a scan's axes: the innermost one is vectorized, the others are
+    distributed over threads, except for the scanned one.
+    """
+    scanned, last = int(node.attrs["axis"]), node.tensor.rank - 1
+    kept = [letter(axis) for axis in range(last) if axis != scanned]
+    return Plan(letter(last), scanned == last, kept, list(kept))
+
+
+def _scatter_plan(node: Node) -> Plan:
+    """Returns the roles of a scatter's axes: the innermost one is vectorized, the others are
+    distributed over threads, except for those that an index selects.
+    """
+    *outer, last = parse_rule(node.attrs["rule"]).inputs[0]
+    kept = [axis.names[0] for axis in outer if not axis.mark]
+    return Plan(last.names[0], False, kept, list(kept))

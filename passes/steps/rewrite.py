@@ -57,9 +57,9 @@ from stack.ir.types import F32, TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.position_rules import first_positions, iteration_counts
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.loops import is_constant
+from stack.passes.steps.position_rules import first_positions, iteration_counts
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E, static
 from stack.target import Target

@@ -10,11 +10,15 @@ guarantees for backends:
   or one value for each row.
 - "gemm": one dot, or with `multi_gemm` several of one left operand, whose result is the loop space,
   and an elementwise epilogue.
+
+Values that a group would write for others alone are recomputed in their readers. The deviations of
+a norm over columns are summed by one kernel and scaled by the next: each reads the array and
+recomputes them, instead of writing and reading four bytes per element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Self
@@ -23,20 +27,69 @@ from stack.ir import ops
 from stack.ir.builder import Builder, make
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
-from stack.ir.traits import behind
+from stack.ir.traits import behind, is_contraction
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
-from stack.passes.recompute import recompute_values
 from stack.passes.tiling.multi_gemm import why_unfused
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits, steered
 from stack.rewrite.fusion_pass import FusionPass
 from stack.rewrite.given_groups import GivenGroups
-from stack.rewrite.group import Group, flops_of
+from stack.rewrite.group import Group, bytes_of, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
 from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
+
+
+def recompute_values(grouping: Grouping) -> None:
+    """Recompute cheap values in their readers, if that reads fewer bytes than storing them."""
+    while any(_recompute(grouping, g, v) for g in grouping.all_groups for v in g.outputs):
+        pass
+
+
+def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
+    """Tries to recompute `value`, a result of `group`, in all groups that read it, so that `group`
+    need not write it. Returns True if it did."""
+    chain = _made_of(grouping, group, value)
+    readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
+    if not chain or any(not grouping.groups.get(r) or is_contraction(r) for r in readers):
+        return False
+    consumers = list(dict.fromkeys(g for r in readers for g in grouping.groups[r]))
+    producer = grouping.regroup(chain)
+    if isinstance(producer, Why) or not _reads_less(producer, value, consumers):
+        return False
+    done = grouping.copies("recompute", replace_fields(producer, outputs=(value,)), consumers)
+    for new, old in zip(done, consumers, strict=False):
+        grouping.put(new, old)
+    if done:
+        left = tuple(o for o in group.outputs if o is not value)
+        grouping.put(
+            replace_fields(group, outputs=left, copied=group.copied | producer.held), group
+        )
+    return bool(done)
+
+
+def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
+    """Returns the members of a group that compute a value, if they are few elementwise operations.
+
+    Empty if they are not, if the block returns the value, or if no member reads it.
+    """
+    if value in grouping.needed or not any(value in group.reach(n) for n in group.members):
+        return []
+    found = [value]
+    for node in found:
+        found += [n for n in group.reach(node) if n not in found]
+    known = all(ops.lookup(n.op).kind == "elementwise" for n in found)
+    cost = sum(flops_of(n) for n in found)
+    return found if known and cost <= grouping.limits.recompute else []
+
+
+def _reads_less(producer: Group, value: Node, consumers: Sequence[Group]) -> bool:
+    """True if the groups `consumers` read fewer bytes of further operands to recompute a value than
+    writing it once and reading it in each of them takes."""
+    read = [v for c in consumers for v in producer.inputs if v not in c.inputs]
+    return sum(map(bytes_of, read)) < bytes_of(value) * (1 + len(consumers))
 
 
 class VerticalFusion(FusionRule):
@@ -203,7 +256,7 @@ class Fuse(FusionPass):
             return done[body]
 
         changed = changed_bodies(block, fused)
-        return replace(block, changed) if changed else block
+        return replace(block, changed)
 
     def grouping(self, block: Block, log: Log) -> Grouping:
         rules: tuple[FusionRule, ...] = (VerticalFusion(), RowFusion())

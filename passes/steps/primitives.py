@@ -2,76 +2,40 @@
 
 from __future__ import annotations
 
-from stack.passes.steps.assume import Assume
-from stack.passes.steps.bind import Bind
-from stack.passes.steps.block import BlockStates
-from stack.passes.steps.bound import BoundLoops
-from stack.passes.steps.branch import Branch
-from stack.passes.steps.compute_with import ComputeWith
-from stack.passes.steps.dot_parts import DotParts
-from stack.passes.steps.evict import Evict
-from stack.passes.steps.fission import Fission
-from stack.passes.steps.fuse import Fuse
-from stack.passes.steps.hold import Hold
-from stack.passes.steps.launch import Launch
-from stack.passes.steps.microkernel import Microkernel
-from stack.passes.steps.partition import Partition
-from stack.passes.steps.peel import Peel
-from stack.passes.steps.pipeline import Pipeline
-from stack.passes.steps.rasterize import Rasterize
-from stack.passes.steps.register_tile import RegisterTile
-from stack.passes.steps.reorder import Reorder
-from stack.passes.steps.reverse import Reverse
-from stack.passes.steps.rewrite import Rewrite
-from stack.passes.steps.rfactor import Rfactor
-from stack.passes.steps.sink import Sink
-from stack.passes.steps.specialize import Specialize
-from stack.passes.steps.split import Split
-from stack.passes.steps.stage import Stage
-from stack.passes.steps.stage_mem import StageMem
-from stack.passes.steps.step import IllegalStep, Step, applied, parse_steps, run_steps
-from stack.passes.steps.tensorize import Tensorize
-from stack.passes.steps.threads import Threads
-from stack.passes.steps.unroll import Unroll
-from stack.passes.steps.vectorize import Vectorize
-from stack.passes.steps.window import WindowLoads
-
-__all__ = [
-    "Assume",
-    "Bind",
-    "BlockStates",
-    "Branch",
-    "ComputeWith",
-    "DotParts",
-    "Evict",
-    "Fission",
-    "Fuse",
-    "Hold",
-    "IllegalStep",
-    "Launch",
-    "BoundLoops",
-    "Microkernel",
-    "Partition",
-    "Peel",
-    "Pipeline",
-    "Rasterize",
-    "RegisterTile",
-    "Reorder",
-    "Reverse",
-    "Rewrite",
-    "Rfactor",
-    "Sink",
-    "Specialize",
-    "Split",
-    "Stage",
-    "StageMem",
-    "Step",
-    "Tensorize",
-    "Threads",
-    "Unroll",
-    "Vectorize",
-    "WindowLoads",
-    "applied",
-    "parse_steps",
-    "run_steps",
-]
+from stack.passes.steps.assume import Assume as Assume
+from stack.passes.steps.bind import Bind as Bind
+from stack.passes.steps.block import BlockStates as BlockStates
+from stack.passes.steps.bound import BoundLoops as BoundLoops
+from stack.passes.steps.branch import Branch as Branch
+from stack.passes.steps.compute_with import ComputeWith as ComputeWith
+from stack.passes.steps.dot_parts import DotParts as DotParts
+from stack.passes.steps.evict import Evict as Evict
+from stack.passes.steps.fission import Fission as Fission
+from stack.passes.steps.fuse import Fuse as Fuse
+from stack.passes.steps.hold import Hold as Hold
+from stack.passes.steps.launch import Launch as Launch
+from stack.passes.steps.microkernel import Microkernel as Microkernel
+from stack.passes.steps.partition import Partition as Partition
+from stack.passes.steps.peel import Peel as Peel
+from stack.passes.steps.pipeline import Pipeline as Pipeline
+from stack.passes.steps.rasterize import Rasterize as Rasterize
+from stack.passes.steps.register_tile import RegisterTile as RegisterTile
+from stack.passes.steps.reorder import Reorder as Reorder
+from stack.passes.steps.reverse import Reverse as Reverse
+from stack.passes.steps.rewrite import Rewrite as Rewrite
+from stack.passes.steps.rfactor import Rfactor as Rfactor
+from stack.passes.steps.sink import Sink as Sink
+from stack.passes.steps.specialize import Specialize as Specialize
+from stack.passes.steps.split import Split as Split
+from stack.passes.steps.stage import Stage as Stage
+from stack.passes.steps.stage_mem import StageMem as StageMem
+from stack.passes.steps.step import IllegalStep as IllegalStep
+from stack.passes.steps.step import Step as Step
+from stack.passes.steps.step import applied as applied
+from stack.passes.steps.step import parse_steps as parse_steps
+from stack.passes.steps.step import run_steps as run_steps
+from stack.passes.steps.tensorize import Tensorize as Tensorize
+from stack.passes.steps.threads import Threads as Threads
+from stack.passes.steps.unroll import Unroll as Unroll
+from stack.passes.steps.vectorize import Vectorize as Vectorize
+from stack.passes.steps.window import WindowLoads as WindowLoads

@@ -177,23 +177,19 @@ def _special_power(cx: Context, x: Node, exponent: float) -> Node:
     return cx.elementwise("rsqrt", x) if exponent == -0.5 else cx.elementwise("div", 1.0, x)
 
 
-def _extremum_without_nan(cx: Context, op: str, x: Any, y: Any) -> Node:
-    (a, b), shape = cx.align([x, y], cx.want.dtype)
-    best = cx.elementwise(op, a, b)
-    if not cx.want.dtype.is_float:
-        return best
-    best = cx.select(cx.elementwise("isnan", b), a, best)
-    return cx.broadcast(cx.select(cx.elementwise("isnan", a), b, best), shape)
+def _extremum_without_nan(op: str) -> None:
+    @lowers(f"f{op}.default", f"prims.f{op}.default")
+    def lower(cx: Context, x: Any, y: Any) -> Node:
+        (a, b), shape = cx.align([x, y], cx.want.dtype)
+        best = cx.elementwise(op, a, b)
+        if not cx.want.dtype.is_float:
+            return best
+        best = cx.select(cx.elementwise("isnan", b), a, best)
+        return cx.broadcast(cx.select(cx.elementwise("isnan", a), b, best), shape)
 
 
-@lowers("fmax.default", "prims.fmax.default")
-def _fmax(cx: Context, x: Any, y: Any) -> Node:
-    return _extremum_without_nan(cx, "max", x, y)
-
-
-@lowers("fmin.default", "prims.fmin.default")
-def _fmin(cx: Context, x: Any, y: Any) -> Node:
-    return _extremum_without_nan(cx, "min", x, y)
+_extremum_without_nan("max")
+_extremum_without_nan("min")
 
 
 @lowers("copysign.Tensor", "copysign.Scalar")

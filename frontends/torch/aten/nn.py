@@ -123,14 +123,10 @@ def _plus(cx: Context, bias: Node, made: Node, beta: Any, alpha: Any, drops: boo
     return cx.cast(cx.elementwise("add", made, bias), out)
 
 
-def _accumulator(x: Node) -> DType:
-    return wide(x.dtype)
-
-
 @lowers("addmm.default")
 def _addmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
     _same_dtype(x, y)
-    kind = _accumulator(x)
+    kind = wide(x.dtype)
     if kind is x.dtype:
         return _plus(cx, bias, matmul(cx, x, y, kind), beta, alpha)
     # torch rounds only the sum of product and bias
@@ -149,7 +145,7 @@ def _wide_dot(cx: Context, x: Node, y: Node, rule: str, kind: DType) -> Node:
 
 @lowers("baddbmm.default")
 def _baddbmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
-    kind = _accumulator(x)
+    kind = wide(x.dtype)
     left, right, rule = _batched(cx, x, y)
     made = cx.reshape(_wide_dot(cx, left, right, rule, kind), (*x.shape[:2], y.shape[2]))
     work = product([*x.shape[1:], y.shape[2]])
@@ -159,7 +155,7 @@ def _baddbmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha:
 
 @lowers("addbmm.default")
 def _addbmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
-    made = _wide_dot(cx, x, y, "a m k, a k n -> m n", _accumulator(x))
+    made = _wide_dot(cx, x, y, "a m k, a k n -> m n", wide(x.dtype))
     return _plus(cx, bias, made, beta, alpha)
 
 
@@ -201,7 +197,7 @@ def _power_norm(cx: Context, size: Node, p: float) -> Node:
 
 @lowers("addmv.default")
 def _addmv(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
-    made = _wide_dot(cx, x, y, "m k, k -> m", _accumulator(x))
+    made = _wide_dot(cx, x, y, "m k, k -> m", wide(x.dtype))
     return _plus(cx, bias, made, beta, alpha)
 
 

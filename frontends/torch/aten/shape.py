@@ -321,25 +321,20 @@ def _eye(cx: Context, *_: Any, **__: Any) -> Node:
     return cx.cast(cx.elementwise("eq", cx.iota(shape, 0), cx.iota(shape, 1)), cx.want.dtype)
 
 
-def _triangle(cx: Context, x: Node, op: str, diagonal: int) -> Node:
-    rank = x.tensor.rank
-    shape = x.shape[-2:]
-    rows, columns = cx.iota(shape, 0), cx.iota(shape, 1)
-    rows = cx.elementwise("add", rows, diagonal) if diagonal != 0 else rows
-    inside = cx.elementwise(op, columns, rows)
-    if rank > 2:
-        inside = cx.broadcast(inside, x.shape)
-    return cx.select(inside, x, False if x.dtype is BOOL else 0, x.dtype)
+def _triangle(name: str, op: str) -> None:
+    @lowers(f"{name}.default")
+    def lower(cx: Context, x: Node, diagonal: int = 0) -> Node:
+        shape = x.shape[-2:]
+        rows, columns = cx.iota(shape, 0), cx.iota(shape, 1)
+        rows = cx.elementwise("add", rows, diagonal) if diagonal != 0 else rows
+        inside = cx.elementwise(op, columns, rows)
+        if x.tensor.rank > 2:
+            inside = cx.broadcast(inside, x.shape)
+        return cx.select(inside, x, False if x.dtype is BOOL else 0, x.dtype)
 
 
-@lowers("triu.default")
-def _triu(cx: Context, x: Node, diagonal: int = 0) -> Node:
-    return _triangle(cx, x, "ge", diagonal)
-
-
-@lowers("tril.default")
-def _tril(cx: Context, x: Node, diagonal: int = 0) -> Node:
-    return _triangle(cx, x, "le", diagonal)
+_triangle("triu", "ge")
+_triangle("tril", "le")
 
 
 @lowers("linspace.default")

@@ -11,7 +11,7 @@ from line_programs import ROWS
 import stack.plugins as plugins
 from stack.backends.device.tools import find_tool
 from stack.backends.runtime.names import in_full, origin, place_of
-from stack.backends.triton.lines import line_of, with_functions, with_lines
+from stack.backends.triton.compiler import line_of, with_functions, with_lines
 from stack.explore.assembly import instructions
 from stack.ir import parse
 from stack.rewrite import Pipeline

@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, make, param
+from stack.ir.control_ops import result_type
 from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node, deps, topological
-from stack.ir.tensor_ops import result_type
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass

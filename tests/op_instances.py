@@ -10,9 +10,9 @@ import numpy as np
 from random_programs import Grower
 
 from stack.ir import DTYPES, Block, Builder, Node, param, tensor
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.node import topological
 from stack.ir.ops import OPS
-from stack.ir.tensor_ops import BINARY, COMPARE, UNARY
 
 Array = np.ndarray[Any, Any]
 Instance = tuple[Node, list[Array]]

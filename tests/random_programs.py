@@ -21,9 +21,9 @@ from noisy_space import EPS, Noisy, pushed, short
 from stack.errors import RuleError
 from stack.ir import DTYPES, Block, Builder, DType, Func, Node, param, tensor
 from stack.ir.data import round_bf16
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.interpreter import evaluate
 from stack.ir.space import NumpySpace
-from stack.ir.tensor_ops import BINARY, COMPARE, UNARY
 from stack.ir.types import BOOL, I64, TensorType, TupleType
 
 JUMPS = frozenset({*COMPARE, "cast", "floor", "ceil", "round", "trunc", "sign", "rem"})

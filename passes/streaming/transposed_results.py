@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.builder import make
+from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
-from stack.ir.tensor_ops import result_type
 from stack.ir.traits import axis_order, is_alias, is_item, is_stream, items_of, place_of
 from stack.passes.streaming.graph import Graph
 from stack.rewrite.engine import replace

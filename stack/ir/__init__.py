@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import stack.ir.tensor_ops as _tensor_ops  # the first ops of the table
 from stack.ir import kernel_ops as _kernel_ops
-from stack.ir import tensor_ops as _tensor_ops
 from stack.ir import warp_ops as _warp_ops
 from stack.ir.builder import Builder, constant, make, param, rebuild, rebuild_block
 from stack.ir.data import Data

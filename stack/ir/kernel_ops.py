@@ -18,9 +18,10 @@ from typing import Any, cast
 import numpy as np
 
 from stack.ir.bounds import check_index
+from stack.ir.control_ops import result_type
+from stack.ir.elementwise_ops import common_shape, elementwise_rule
 from stack.ir.node import Block, Node
 from stack.ir.ops import OpDef, Site, define
-from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
 from stack.ir.types import BOOL, MEMORY, TensorType, TupleType, Type
 
 KERNEL_LEVELS = frozenset({"tile", "loop"})

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim, mul
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
-from stack.ir.tensor_ops import result_type
 from stack.ir.types import MEMORY, TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})

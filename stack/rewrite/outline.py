@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from stack.errors import StackError
 from stack.ir.builder import param
+from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
-from stack.ir.tensor_ops import result_type
 from stack.ir.traits import in_windows, is_alias, is_contraction
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from stack.ir import DTYPES, Block, Builder, Func, Node, TensorType, param, tensor
 from stack.ir.dim import Dim, Expr, product, symbol
-from stack.ir.tensor_ops import BINARY, COMPARE, UNARY
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.types import I64
 
 NAMES = [

@@ -13,8 +13,8 @@ from op_instances import instance
 
 from stack.ir import Block, Builder, Func, Node, ops, param, tensor
 from stack.ir.algebra import COMBINE, ELEMENTWISE, INF
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.ops import OPS
-from stack.ir.tensor_ops import BINARY, COMPARE, UNARY
 
 Array = np.ndarray[Any, Any]
 b = Builder()

@@ -18,8 +18,9 @@ from stack.errors import RuleError
 from stack.ir import DTYPES, Block, Builder, Func, Node, constant, param, tensor
 from stack.ir.data import round_bf16
 from stack.ir.dim import symbol
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.ops import OPS
-from stack.ir.tensor_ops import BINARY, COMPARE, TENSOR_OPS, UNARY
+from stack.ir.tensor_ops import TENSOR_OPS
 from stack.ir.types import DType, dtype_of
 
 torch: Any = pytest.importorskip("torch")

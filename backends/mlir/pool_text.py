@@ -30,6 +30,18 @@ SLOTS = {
     **team_text.SLOTS,
 }
 SIZE = 96
+# what several functions use
+CONSTANTS = {
+    **{
+        "zero": "0 : i64",
+        "one": "1 : i64",
+        "two": "2 : i64",
+        "none": "0 : i32",
+        "one32": "1 : i32",
+    },
+    **{"mask": "65535 : i64", "sixteen": "16 : i64", "word": "32 : i64"},  # parts of a ticket
+    **{"wait": "128 : i64", "wake": "129 : i64", "front": "false"},  # of futex and of `take`
+}
 
 # A ticket is replaced as a whole, by compare-and-exchange. If that succeeds, the job whose fields
 # were read is still in progress: with a unit left, no other job can have replaced it.
@@ -66,12 +78,6 @@ llvm.func internal @futex(%word: !llvm.ptr, %op: i64, %value: i64)
 // busy machine.
 llvm.func internal @take(%back: i1) attributes {{passthrough = ["noinline"]}} {{
   {slots}
-  %none = arith.constant 0 : i32
-  %one = arith.constant 1 : i64
-  %two = arith.constant 2 : i64
-  %mask = arith.constant 65535 : i64
-  %sixteen = arith.constant 16 : i64
-  %wake = arith.constant 129 : i64
   llvm.br ^look(%none : i32)
 ^look(%done: i32):
   %ticket = llvm.load %ticket_at atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
@@ -130,22 +136,13 @@ llvm.func internal @take(%back: i1) attributes {{passthrough = ["noinline"]}} {{
 
 llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
   {slots}
-  %zero = arith.constant 0 : i64
-  %one = arith.constant 1 : i64
-  %one32 = arith.constant 1 : i32
-  %mask = arith.constant 65535 : i64
-  %sixteen = arith.constant 16 : i64
-  %word = arith.constant 32 : i64
-  %wait = arith.constant 128 : i64
   %ticks = arith.constant {ticks} : i64
   // Signals are left to Python's threads, except those that this thread causes itself.
   %signals = arith.constant {signals} : i64
-  %block = arith.constant 0 : i32
-  %sixteen_words = arith.constant 16 : i64
   %null = llvm.mlir.zero : !llvm.ptr
-  %set = llvm.alloca %sixteen_words x i64 : (i64) -> !llvm.ptr
+  %set = llvm.alloca %sixteen x i64 : (i64) -> !llvm.ptr
   llvm.store %signals, %set : i64, !llvm.ptr
-  %masked = llvm.call @pthread_sigmask(%block, %set, %null)
+  %masked = llvm.call @pthread_sigmask(%none, %set, %null)
     : (i32, !llvm.ptr, !llvm.ptr) -> i32
   %me = llvm.atomicrmw add %arrived_at, %one acq_rel : !llvm.ptr, i64
   %rank = arith.addi %me, %one : i64
@@ -186,8 +183,6 @@ llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
 // Starts workers up to the size of the team, or as many as the system allows.
 llvm.func internal @grow(%team: i64) attributes {{passthrough = ["noinline"]}} {{
   {slots}
-  %one = arith.constant 1 : i64
-  %none = arith.constant 0 : i32
   %null = llvm.mlir.zero : !llvm.ptr
   %worker = llvm.mlir.addressof @worker : !llvm.ptr
   %id = llvm.alloca %one x i64 : (i64) -> !llvm.ptr
@@ -217,9 +212,6 @@ llvm.func internal @grow(%team: i64) attributes {{passthrough = ["noinline"]}} {
 // Waits until the job is done.
 llvm.func internal @await() attributes {{passthrough = ["noinline"]}} {{
   {slots}
-  %none = arith.constant 0 : i32
-  %one32 = arith.constant 1 : i32
-  %wait = arith.constant 128 : i64
   %ticks = arith.constant {ticks} : i64
   %since = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   llvm.br ^watch
@@ -256,16 +248,7 @@ llvm.func internal @await() attributes {{passthrough = ["noinline"]}} {{
 
 llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i64) {{
   {slots}
-  %zero = arith.constant 0 : i64
-  %one = arith.constant 1 : i64
-  %none = arith.constant 0 : i32
-  %one32 = arith.constant 1 : i32
-  %most = arith.constant 65535 : i64
-  %sixteen = arith.constant 16 : i64
-  %word = arith.constant 32 : i64
-  %wake = arith.constant 129 : i64
   %everyone = arith.constant 2147483647 : i64
-  %front = arith.constant false
   %limit = llvm.load %limit_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
   %ask = llvm.load %ask_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
   %asks = arith.cmpi ne, %ask, %zero : i64
@@ -279,9 +262,9 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   llvm.br ^sized(%lower, %same : i64, i1)
 ^sized(%team: i64, %equal: i1):
   // Units: as small as `grain`, but no more than a ticket can count.
-  %over = arith.addi %count, %most : i64
+  %over = arith.addi %count, %mask : i64
   %over1 = arith.subi %over, %one : i64
-  %least = arith.divui %over1, %most : i64
+  %least = arith.divui %over1, %mask : i64
   %unit0 = arith.maxui %grain, %least : i64
   %unit = arith.maxui %unit0, %one : i64
   %up = arith.addi %count, %unit : i64
@@ -374,6 +357,7 @@ def text() -> str:
     places.append(
         "%generation_at = llvm.getelementptr %ticket_at[1] : (!llvm.ptr) -> !llvm.ptr, i32"
     )
+    places += [f"%{name} = arith.constant {value}" for name, value in CONSTANTS.items()]
     slots = "\n  ".join(places)
     return _TEXT.format(
         size=SIZE,

@@ -34,9 +34,6 @@ _TEXT = """\
 // One thread of a region. When the caller returns, the job is done.
 llvm.func internal @torch_part(%unused: !llvm.ptr) {{
   {slots}
-  %none = arith.constant 0 : i32
-  %first = arith.constant 1 : i32
-  %front = arith.constant false
   %number_i = llvm.load %number_at : !llvm.ptr -> i64
   %number = llvm.inttoptr %number_i : i64 to !llvm.ptr
   %rank = llvm.call %number() : !llvm.ptr, () -> i32
@@ -49,7 +46,7 @@ llvm.func internal @torch_part(%unused: !llvm.ptr) {{
   llvm.call @await() : () -> ()
   llvm.return
 ^help:
-  %sampled = arith.cmpi eq, %rank, %first : i32
+  %sampled = arith.cmpi eq, %rank, %one32 : i32
   llvm.cond_br %sampled, ^tell, ^work
 ^tell:
   %me = llvm.call @pthread_self() : () -> i64
@@ -64,11 +61,9 @@ llvm.func internal @torch_part(%unused: !llvm.ptr) {{
 llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinline"]}} {{
   {slots}
   %null = llvm.mlir.zero : !llvm.ptr
-  %none = arith.constant 0 : i32
   %late = arith.constant {late} : i64
   %least = arith.constant {least} : i64
-  %most = arith.constant {most} : i64
-  %twice = arith.constant 2 : i64
+  %longest = arith.constant {most} : i64
   %less = arith.constant 7 : i64
   %part = llvm.mlir.addressof @torch_part : !llvm.ptr
   %enter_i = llvm.load %enter_at : !llvm.ptr -> i64
@@ -84,9 +79,9 @@ llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinli
   %last = llvm.load %penalty_at : !llvm.ptr -> i64
   llvm.cond_br %slow, ^bar, ^forget
 ^bar:
-  %more = arith.shli %last, %twice : i64
+  %more = arith.shli %last, %two : i64
   %some = arith.maxui %more, %least : i64
-  %penalty = arith.minui %some, %most : i64
+  %penalty = arith.minui %some, %longest : i64
   %until = arith.addi %now, %penalty : i64
   llvm.store %until, %barred_at : i64, !llvm.ptr
   llvm.store %penalty, %penalty_at : i64, !llvm.ptr
@@ -101,8 +96,6 @@ llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinli
 // CPU nanoseconds of the first of torch's helpers; -1 if it has ended.
 llvm.func internal @torch_time() -> i64 {{
   {slots}
-  %two = arith.constant 2 : i64
-  %none = arith.constant 0 : i32
   %gone = arith.constant -1 : i64
   %second = arith.constant 1000000000 : i64
   %time = llvm.alloca %two x i64 : (i64) -> !llvm.ptr
@@ -121,7 +114,6 @@ llvm.func internal @torch_time() -> i64 {{
 // True if the threads of a region are awake. The first region of a process starts them.
 llvm.func internal @torch_helps() -> i1 attributes {{passthrough = ["noinline"]}} {{
   {slots}
-  %zero = arith.constant 0 : i64
   %yes = arith.constant true
   %no = arith.constant false
   %recent = arith.constant {recent} : i64
@@ -175,7 +167,7 @@ llvm.func internal @torch_helps() -> i1 attributes {{passthrough = ["noinline"]}
 
 
 def text(slots: str) -> str:
-    """Returns the functions; `slots` is the text that names the slots of the pool's state."""
+    """Returns the functions; `slots` is the text that names the pool's state, and constants."""
     return _TEXT.format(
         slots=slots,
         late=LATE,

@@ -32,15 +32,17 @@ SLOTS = {
 SIZE = 96
 # what several functions use
 CONSTANTS = {
-    **{
-        "zero": "0 : i64",
-        "one": "1 : i64",
-        "two": "2 : i64",
-        "none": "0 : i32",
-        "one32": "1 : i32",
-    },
-    **{"mask": "65535 : i64", "sixteen": "16 : i64", "word": "32 : i64"},  # parts of a ticket
-    **{"wait": "128 : i64", "wake": "129 : i64", "front": "false"},  # of futex and of `take`
+    "zero": "0 : i64",
+    "one": "1 : i64",
+    "two": "2 : i64",
+    "none": "0 : i32",
+    "one32": "1 : i32",
+    "mask": "65535 : i64",
+    "sixteen": "16 : i64",
+    "word": "32 : i64",
+    "wait": "128 : i64",  # operations of futex
+    "wake": "129 : i64",
+    "front": "false",
 }
 
 # A ticket is replaced as a whole, by compare-and-exchange. If that succeeds, the job whose fields

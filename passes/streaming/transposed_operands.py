@@ -22,7 +22,7 @@ from stack.passes.cpu_products.mma import mma_of
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_shape import StreamAxes, memory_side, stream_axes
 from stack.passes.rules.dot_layout import dot_axes, make_dot
-from stack.passes.rules.transposes import transposed
+from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
@@ -102,7 +102,7 @@ def _reading(stream: Node, turned: AxisOrders) -> Node:
     start = finish.params[: len(finish.params) - len(args)]
     own = new_params("p", [a.type for a in args], start)
     backs = [
-        make("transpose", (p,), {"perm": _inverse(turned[i])}) if i in turned else p
+        make("transpose", (p,), {"perm": inverse(turned[i])}) if i in turned else p
         for i, p in enumerate(own)
     ]
     blocks = (_on(states, (), own, backs), correct, _on(finish, start, own, backs))
@@ -115,10 +115,6 @@ def _on(block: Block, start: tuple[Node, ...], own: list[Node], backs: list[Node
     done = {p: p for p in start}
     done.update(zip(block.params[len(start) :], backs, strict=True))
     return remade_block(block, remade(block.results, done), [*start, *own])
-
-
-def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(perm.index(i) for i in range(len(perm)))
 
 
 def transpose_rows(block: Block, log: Log) -> Block:

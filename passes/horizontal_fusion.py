@@ -18,7 +18,7 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.multi_gemm import left_of
-from stack.passes.tiling.single_ops import group_of
+from stack.passes.tiling.single_ops import group_of, sure_group
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 
@@ -88,19 +88,13 @@ class HorizontalFusion(BlockPass):
         return both < sum(each)
 
 
-def _group(node: Node) -> Node:
-    group = group_of(node)
-    assert group is not None, "decided for single groups"
-    return group
-
-
 def _dot(node: Node) -> Node:
-    (dot,) = contractions(_group(node).blocks[0].nodes)
+    (dot,) = contractions(sure_group(node).blocks[0].nodes)
     return dot
 
 
 def _product(node: Node) -> Product:
-    return product_of(_group(node).blocks[0], [_dot(node)])
+    return product_of(sure_group(node).blocks[0], [_dot(node)])
 
 
 def _left_operand(node: Node) -> object:
@@ -120,7 +114,7 @@ def _left_operand(node: Node) -> object:
 def _put(block: Block, nodes: Sequence[Node]) -> Block:
     """Returns the block with the matmul groups `nodes` replaced by one group that computes the
     results of all."""
-    made = side_by_side([_group(n) for n in nodes])
+    made = side_by_side([sure_group(n) for n in nodes])
     changed: dict[Node, Node] = {}
     first = 0
     for node in nodes:

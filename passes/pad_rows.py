@@ -33,7 +33,7 @@ from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import group_of
+from stack.passes.tiling.single_ops import group_of, sure_group
 from stack.rewrite.engine import Scope, Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu, Mma
@@ -81,12 +81,6 @@ def _ragged(node: Node) -> list[int]:
     return [i for i, p in enumerate(body.params) if p in dots[0].args and _is_ragged(p)]
 
 
-def _group(node: Node) -> Node:
-    group = group_of(node)
-    assert group is not None, "decided for single groups"
-    return group
-
-
 def _is_ragged(x: Node) -> bool:
     row = x.shape[-1] if x.tensor.rank > 1 else 0
     return isinstance(row, int) and x.dtype.bits == 16 and bool(row * x.dtype.bytes % VECTOR_BYTES)
@@ -95,7 +89,7 @@ def _is_ragged(x: Node) -> bool:
 def _lost(node: Node, gpu: Gpu) -> float:
     """Estimates the seconds that the matmul of a group takes longer because unaligned rows are read
     element by element; 0 if the cost model cannot tile it."""
-    body = _group(node).blocks[0]
+    body = sure_group(node).blocks[0]
     (dot,) = contractions(body.nodes)
     try:
         expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
@@ -122,7 +116,7 @@ def _padded(x: Node) -> Node:
 def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Node:
     """Returns a matmul group that reads padded copies of the operands numbered in `padded`, and
     slices the padding off again."""
-    group = _group(node)
+    group = sure_group(node)
     body = group.blocks[0]
     args, params, values = list(group.args), list(body.params), list(body.params)
     b = Builder()

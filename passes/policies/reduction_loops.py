@@ -14,7 +14,7 @@ from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.positions.stream_shape import StreamShape
 from stack.passes.tiling.frame import power_of_two, static
-from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.schedule import Axis, Domain, Need, Policy, Rules, Schedule, Split
 from stack.target import Gpu
 
 
@@ -214,9 +214,6 @@ class WalkPolicy(Policy):
         self.domain = Domain((*axes, Axis("k", extent, "stream", whole)))
         bindings = {"parallel": (), "columns": ("grid",), "stream": ("serial",)}
         self.rules = Rules(bindings, units={"k": 2})
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
         loop = self.reduction_loop

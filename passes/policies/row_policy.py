@@ -24,7 +24,6 @@ from stack.schedule import (
     Domain,
     Need,
     Policy,
-    Prediction,
     Rules,
     Schedule,
     Split,
@@ -55,9 +54,6 @@ class RowPolicy(Policy):
             {"parallel": ("grid",), "reduction": ("serial", "lane") if can_walk else ("lane",)},
             ordered=True,
         )
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
         usual = self._usual()

@@ -10,7 +10,7 @@ from stack.ir.stream_op import streamed_extent
 from stack.passes.cpu_products.gemm import WIDTHS, column_cost
 from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.tiling.frame import CannotTile, static
-from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
+from stack.schedule import Axis, Domain, Policy, Rules, Schedule, Split
 from stack.target import Cpu
 
 
@@ -50,9 +50,6 @@ class PanelPolicy(Policy):
             most={"m": min(self.rows, max(WIDTHS) * cpu.lanes), "k": self.extent},
             options=(),
         )
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
         part = 1 << (self.most.bit_length() - 1)  # rows, if they are fewer than lanes

@@ -86,7 +86,7 @@ class Fission(Step, name="fission", only=Cpu):
             if (var, inner) not in first:
                 first[var, inner] = self._first(edit, var, results_of(inner))
             known = {
-                v: edit.note(v, make("load", (full, *_place(var, v)), hint=v.type))
+                v: edit.note(v, make("load", (full, *slot(var, v)), hint=v.type))
                 for v, full in zip(results_of(inner), first[var, inner], strict=True)
             }
             done = edit.remade(block.results, known)
@@ -104,7 +104,7 @@ class Fission(Step, name="fission", only=Cpu):
         memories = [_memory(edit, v, int(var.attrs["extent"])) for v in values]
         kept = [Node("var", (), {"name": edit.names.own("sums")}, m.type) for m in memories]
         stores = [
-            make("store", (k, done[v], *_place(own, v))) for k, v in zip(kept, values, strict=True)
+            make("store", (k, done[v], *slot(own, v))) for k, v in zip(kept, values, strict=True)
         ]
         return results_of(
             make("loop", memories, {"kind": "serial"}, (Block((own, *kept), stores),))
@@ -122,6 +122,6 @@ def _memory(edit: Edit, value: Node, count: int) -> Node:
     return make("alloc", (), {"name": edit.names.own("sums")}, hint=held)
 
 
-def _place(var: Node, value: Node) -> list[Node]:
-    """Returns the index of an iteration's value in the local memory of `_memory`."""
+def slot(var: Node, value: Node) -> list[Node]:
+    """Returns the index of an iteration's value in local memory with those of all iterations."""
     return [var, *[constant(0, var.dtype)] * value.tensor.rank]

@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.bounds import LARGEST_LOCAL
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.fission import slot
 from stack.passes.steps.loops import along, axis_of, held_like, loops_along, starts_of, why_not_free
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
@@ -212,7 +213,7 @@ def _stored(
     """
     held = held_like(memories, edit.names)
     stores = [
-        make("store", (m, value, *_place(axis, value)))
+        make("store", (m, value, *slot(axis, value)))
         for m, value in zip(held, values(held), strict=True)
     ]
     return list(
@@ -231,9 +232,4 @@ def _memory(edit: Edit, value: Node, axis: Node, around: Sequence[Node]) -> Node
 
 
 def _load(memory: Node, axis: Node, like: Node) -> Node:
-    return make("load", (memory, *_place(axis, like)), hint=like.type)
-
-
-def _place(axis: Node, value: Node) -> list[Node]:
-    """Returns the index of an iteration's value in the local memory of `_memory`."""
-    return [axis, *[constant(0, axis.dtype)] * value.tensor.rank]
+    return make("load", (memory, *slot(axis, like)), hint=like.type)

@@ -18,7 +18,7 @@ from stack.passes.streaming.graph import Graph, moves, reduced_value
 from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.price import choose
-from stack.passes.streaming.prologue import fuses_prologue
+from stack.passes.streaming.prologue import elements, fuses_prologue
 from stack.passes.streaming.reduced_axes import leaves_idle
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import DotsInMemory, Refusal, Writer, follows
@@ -351,8 +351,8 @@ class Candidate:
 
     def _saves_bytes(self) -> bool:
         """True if the region's dots, which stay out of memory, are larger than their operands."""
-        between = sum(_elements(d) for d in self.region.dots)
-        return between > sum(_elements(a) for d in self.region.dots for a in d.args)
+        between = sum(elements(d) for d in self.region.dots)
+        return between > sum(elements(a) for d in self.region.dots for a in d.args)
 
     # ---- result
 
@@ -409,8 +409,3 @@ def _width(dot: Node, region: Region) -> Dim:
     main = next((v for v in values if v not in region.light), values[0])
     result = zip(region.members[dot], dot.shape, strict=True)
     return product([size for name, size in result if name not in main.names])
-
-
-def _elements(node: Node) -> int:
-    size = node.tensor.size
-    return size if isinstance(size, int) else 0

@@ -35,13 +35,14 @@ def _is_prologue(region: Region, sink: Node, operand: TermValue) -> bool:
             pending.extend(region.operand_values(value))
         else:
             read.add(value.node)
-    size = _elements(operand.node)
+    size = elements(operand.node)
     inside = {v.node for v in seen if v.node not in read} | {sink}
-    large = [n for n in inside if _elements(n) == size and n is not sink]
-    is_small = 0 < EXPANDS * sum(map(_elements, read)) <= size
+    large = [n for n in inside if elements(n) == size and n is not sink]
+    is_small = 0 < EXPANDS * sum(map(elements, read)) <= size
     return is_small and all(u in inside for n in large for u in region.graph.users[n])
 
 
-def _elements(node: Node) -> int:
+def elements(node: Node) -> int:
+    """Returns the size of a value; 0 if it is symbolic."""
     size = node.tensor.size
     return size if isinstance(size, int) else 0

@@ -45,6 +45,13 @@ def group_of(node: Node, lines: Lines = ()) -> Node | None:
     return node if is_generated(node) else None
 
 
+def sure_group(node: Node) -> Node:
+    """Returns `group_of` a node that is known to have one."""
+    group = group_of(node)
+    assert group is not None
+    return group
+
+
 def is_best_or_nan(b: Builder, x: Node, best: Node) -> Node:
     """Tests where values equal the best ones, or are nan, which is the best of all."""
     same = b.eq(x, best)

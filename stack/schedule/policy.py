@@ -54,9 +54,11 @@ class Policy(ABC):
     domain: Domain
     rules: Rules
 
-    @abstractmethod
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        """Legal schedules with the model's expected time, if it has one; best first."""
+        """Legal schedules with the model's expected time, if it has one; best first. By default the
+        policy's own choice.
+        """
+        return [(self.complete(Schedule()), None)]
 
     @cached_property
     def considered(self) -> list[tuple[Schedule, Prediction | None]]:

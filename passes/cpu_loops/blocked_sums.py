@@ -16,7 +16,7 @@ from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_loop, signs
 from stack.ir.types import TensorType
-from stack.passes.tiling.names import Names, names_of
+from stack.passes.tiling.loops import Names, names_of
 
 BLOCK = 32  # numbers in a block of the lowest level
 DEGREE = 8  # blocks in a block of an upper level

@@ -84,10 +84,10 @@ class Online:
         if "part" in self.stream.attrs:
             parts = [self.scope.axis("p", -(-self.extent // self.part))]
             self.first = mul(parts[0], self.part)
-        of_states = _names(d for place in where.states.values() for d in place)
+        of_states = names_in(d for place in where.states.values() for d in place)
         known = self._axes(where, of_states)
         places = [tuple(substitute(d, known) for d in place) for place in where.results]
-        used = [_names(place) for place in places]
+        used = [names_in(place) for place in places]
         kept, inner = list(parts), list[Dim]()
         for name, axis in known.items():
             is_shared = name in of_states and all(str(axis) in names for names in used)
@@ -169,7 +169,7 @@ class Online:
         it is read, depend.
         """
         _, index, guard = asked
-        found = frozenset(v for name in _names(index) for v in self.scope.variables[name].vars)
+        found = frozenset(v for name in names_in(index) for v in self.scope.variables[name].vars)
         return found if guard is None else found | guard.vars
 
     def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
@@ -311,7 +311,7 @@ def _inside(made: Node) -> Iterator[Node]:
             yield from block.all_nodes
 
 
-def _names(index: Iterable[Dim]) -> set[str]:
+def names_in(index: Iterable[Dim]) -> set[str]:
     """Returns the names of the axes that occur in the expressions of an index."""
     return {s.name for d in index for s in symbols(d)}
 

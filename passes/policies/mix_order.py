@@ -18,10 +18,11 @@ from itertools import combinations
 from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, bounds, symbol, symbols
+from stack.ir.dim import bounds, symbol
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.nest.emit import axis_names, emit
+from stack.passes.nest.online import names_in
 from stack.passes.policies.reduction_loops import warps_of, whole_column_run
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
@@ -199,7 +200,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
     held = [*body.results, *(n.args[0] for n in reduces)]
     if any(static(n.tensor.size) != _reached(index_maps[n], iter_vars) for n in held):
         return None  # only a part of it is used, as by a slice
-    full = [r for r in body.results if {str(m) for m in iter_vars} <= _names(index_maps[r])]
+    full = [r for r in body.results if {str(m) for m in iter_vars} <= names_in(index_maps[r])]
     if not along and not full and len(across) < 2:
         return None
     # the partial sums of whole rows, and tiles of two arrays
@@ -221,7 +222,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
 def _reached(place: Index, iter_vars: Index) -> int:
     """Returns how many elements an index addresses: the product of the extents of the iteration
     variables that it uses."""
-    named = _names(place)
+    named = names_in(place)
     return prod(bounds(m)[1] + 1 for m in iter_vars if str(m) in named)
 
 
@@ -231,9 +232,4 @@ def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: in
         return False
     axis = int(node.attrs["axes"][0])
     others = [d for i, d in enumerate(place) if i != axis]
-    return place[axis] == iter_vars[streamed] and str(iter_vars[streamed]) not in _names(others)
-
-
-def _names(place: Sequence[Dim]) -> set[str]:
-    """Returns the names of the symbols that occur in an index."""
-    return {s.name for d in place for s in symbols(d)}
+    return place[axis] == iter_vars[streamed] and str(iter_vars[streamed]) not in names_in(others)

@@ -11,7 +11,7 @@ from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, is_loop
 from stack.ir.types import Type
-from stack.passes.tiling.names import Names, names_of
+from stack.passes.tiling.loops import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]

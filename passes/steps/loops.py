@@ -12,8 +12,7 @@ from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
 from stack.passes.steps.edit import Edit
-from stack.passes.tiling.loops import extent_of
-from stack.passes.tiling.names import Names
+from stack.passes.tiling.loops import Names, extent_of
 
 
 class NestedLoop(NamedTuple):

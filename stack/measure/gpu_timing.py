@@ -13,7 +13,7 @@ from stack.measure.timing import LEAST, Timing, quantile
 L2_BYTES = 50 << 20
 MOST_SETS = 16
 WINDOW = 0.008  # minimal duration of one measurement in seconds
-REPLAY = 500e-6  # below this, the host may be the bottleneck: replay calls from a CUDA graph
+REPLAY = 2e-3  # below this, the host may be the bottleneck: replay calls from a CUDA graph
 AHEAD = 2_000_000  # cycles that the device waits, so that launches queue up before timing starts
 Call = Callable[[Any], Any]
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import stack
-from stack.calls.explored_run import ExploredRun
+from stack.explore.explored_run import ExploredRun
 from stack.explore.table import table
 
 APART = "canonicalize,decompose,layout"  # each op is a kernel

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import stack.mini as mini
-from stack.calls.explored_run import ExploredRun, explored
+from stack.explore.explored_run import ExploredRun, explored
 from stack.explore.lowering import Settings, lower_to
 from stack.explore.target import IRText
 from stack.ir import Func, parse

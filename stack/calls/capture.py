@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from stack.calls.explored_run import ExploredRun, explored
 from stack.errors import StackError
+from stack.explore.explored_run import ExploredRun, explored
 from stack.run.record import Run
 from stack.run.watch import recording
 

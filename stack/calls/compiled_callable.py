@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
-from stack.calls.explored_run import ExploredRun, explored
 from stack.calls.graph import CompiledGraph
 from stack.calls.lowered_program import Lowered
 from stack.cpython import undisturbed
 from stack.errors import StackError, UsageError
+from stack.explore.explored_run import ExploredRun, explored
 from stack.ir.func import Func
 from stack.phases import phase
 from stack.run.compile import default_backend, warm

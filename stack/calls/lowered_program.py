@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stack.calls.explored_run import ExploredRun, explored
 from stack.calls.graph import CompiledGraph
+from stack.explore.explored_run import ExploredRun, explored
 from stack.explore.memory import MemoryPeak
 
 

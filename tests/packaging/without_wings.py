@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 import stack
-from stack.calls.explored_run import explored
 from stack.cli import main
 from stack.errors import WingMissing
+from stack.explore.explored_run import explored
 from stack.run.compile import compile_func
 from stack.run.record import Run, Stage
 

@@ -11,14 +11,17 @@ indices are in range becomes a test of one index for each distance.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stack.ir.axes import LETTERS, parse_rule
+from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
+from stack.ir.forms import filled
 from stack.ir.func import Func
-from stack.ir.node import Node
-from stack.ir.traits import is_elementwise, repeats
+from stack.ir.node import Node, topological
+from stack.ir.ops import is_view
+from stack.ir.traits import is_elementwise, is_formula, repeats
 from stack.ir.types import I32, DType, TensorType
 from stack.passes.positions.affine import affine, slope
 from stack.passes.tiling.frame import static
@@ -56,8 +59,8 @@ def tables_by_distance(node: Node, op: Builder, scope: Scope) -> Node | None:
     line = " ".join([*others, distance])  # distances last: a row of neighbours is contiguous
     each = make("gather", (table, found), {"rule": f"{read}, {distance} -> {line}"})
     sides = line + "!", " ".join(given), " ".join(made)
-    at = _distance(index)
-    return make("gather", (each, at), {"rule": "{}, {} -> {}".format(*sides)})
+    rule_of_rows = "{}, {} -> {}".format(*sides)
+    return make("gather", (each, _distance(index)), {"rule": rule_of_rows})
 
 
 @on("scatter")
@@ -99,76 +102,69 @@ def tests_by_distance(node: Node, op: Builder, scope: Scope) -> Node | None:
 def _by_distance(node: Node) -> Node | None:
     """Returns the elements of a matrix for each distance j - i of column and row, the least first.
 
-    None if an element depends on more than the distance, or if it is affine in it: computing it
-    then costs no more than reading it.
+    None if an element depends on more than the distance, or if it is affine in positions: computing
+    it then costs no more than reading it.
     """
     rows, columns = node.shape
     if not (isinstance(rows, int) and isinstance(columns, int)) or min(rows, columns) < 2:
         return None
-    made = _Distances(rows, columns)
-    return None if made.line(node) is not None else made.each(node)
+    index = symbol("i", 0, rows - 1), symbol("j", 0, columns - 1)
+    each: dict[Node, Node] = {}
+    for n in topological([node], lambda n: _is_local(n) and n.shape == node.shape):
+        made = _same_op(n, each, rows + columns - 1)
+        if made is None:
+            value = affine(n, index)
+            if value is None:
+                return None
+            made = _line(value, index, (rows, columns), n.dtype)
+        if made is not None:
+            each[n] = made
+    return each.get(node) if affine(node, index) is None else None
 
 
-class _Distances:
-    """Rebuilds matrices of a number of rows and columns as arrays of one element per distance."""
+def _is_local(node: Node) -> bool:
+    """True if an element depends on one element of each operand, or on none."""
+    return is_elementwise(node) or is_view(node) or is_formula(node)
 
-    def __init__(self, rows: int, columns: int) -> None:
-        self.index = (symbol("i", 0, rows - 1), symbol("j", 0, columns - 1))
-        self.rows, self.count = rows, rows + columns - 1
-        self.known: dict[Node, Node | None] = {}
 
-    def line(self, node: Node) -> tuple[int, int] | None:
-        """Returns s and c if the element at (i, j) is s * (j - i) + c, else None."""
-        value = affine(node, self.index)
-        if value is None:
-            return None
-        grown, start = slope(value, "j"), substitute(value, {"i": 0, "j": 0})
-        if not (isinstance(grown, int) and isinstance(start, int)):
-            return None
-        i, j = self.index
-        straight: Dim = add(start, mul(grown, add(j, mul(i, -1))))
-        return (grown, start) if straight == value else None
+def _same_op(node: Node, each: Mapping[Node, Node], count: int) -> Node | None:
+    """Returns the op of a node on its operands by distance; None if they have no such form.
 
-    def each(self, node: Node) -> Node | None:
-        """Returns the elements by distance, None if they depend on more than the distance."""
-        if node not in self.known:
-            self.known[node] = self._each(node)
-        return self.known[node]
+    Args:
+        each: elements by distance of nodes.
+        count: the number of distances.
+    """
+    type_ = node.tensor.with_shape((count,))
+    if repeats(node) and not node.args[0].shape:
+        return node.rebuilt(type_=type_)
+    args = [each.get(a) if a.tensor.rank else a for a in node.args]
+    found = [a for a in args if a is not None]
+    if not is_elementwise(node) or len(found) < len(args):
+        return None
+    return node.rebuilt(found, type_=type_)
 
-    def _each(self, node: Node) -> Node | None:
-        line = self.line(node)
-        if line is not None:
-            return self._line(line[0], line[1] - line[0] * (self.rows - 1), node.dtype)
-        if repeats(node) and not node.args[0].shape:
-            return self._full(node.args[0])
-        if not is_elementwise(node):
-            return None
-        args = [self.each(a) if a.tensor.rank else a for a in node.args]
-        found = [a for a in args if a is not None]
-        if len(found) < len(args):
-            return None
-        return node.rebuilt(found, type_=node.tensor.with_shape((self.count,)))
 
-    def _line(self, factor: int, start: int, dtype: DType) -> Node:
-        """Returns the array of factor * d + start."""
-        type_ = TensorType(dtype, (self.count,))
-        steps = make("iota", (), {"axis": 0}, hint=type_)
-        by, first = (self._full(constant(n, dtype)) for n in (factor, start))
-        return make("add", (make("mul", (steps, by)), first))
-
-    def _full(self, value: Node) -> Node:
-        """Returns an array that repeats a number."""
-        return make(
-            "broadcast", (value,), {"axes": ()}, hint=value.tensor.with_shape((self.count,))
-        )
+def _line(value: Dim, index: Index, shape: tuple[int, int], dtype: DType) -> Node | None:
+    """Returns factor * (j - i) + start by distance; None if a value is no such expression of the
+    index (i, j) of a matrix.
+    """
+    factor, start = slope(value, "j"), substitute(value, {"i": 0, "j": 0})
+    if not (isinstance(factor, int) and isinstance(start, int)):
+        return None
+    (i, j), (rows, columns) = index, shape
+    if value != add(start, mul(factor, add(j, mul(i, -1)))):
+        return None
+    steps = make("iota", (), {"axis": 0}, hint=TensorType(dtype, (rows + columns - 1,)))
+    by, first = (constant(n, dtype) for n in (factor, start - factor * (rows - 1)))
+    return make("add", (make("mul", (steps, filled(by, steps))), filled(first, steps)))
 
 
 def _distance(like: Node) -> Node:
     """Returns a matrix of j - i + rows - 1, with the shape of `like`."""
     type_ = TensorType(I32, like.shape)
     i, j = (make("iota", (), {"axis": axis}, hint=type_) for axis in (0, 1))
-    last = make("broadcast", (constant(static(like.shape[0]) - 1, I32),), {"axes": ()}, hint=type_)
-    return make("add", (make("sub", (j, i)), last))
+    last = constant(static(like.shape[0]) - 1, I32)
+    return make("add", (make("sub", (j, i)), filled(last, j)))
 
 
 RULES = (tables_by_distance, sums_by_distance, tests_by_distance)

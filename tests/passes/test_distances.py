@@ -163,6 +163,18 @@ def test_reductions(test: str, axes: str, kind: str, result: str, is_changed: bo
         assert max(n.tensor.size for n in made.nodes) == 6
 
 
+@pytest.mark.parametrize("leaf", ["%x", "iota() {axis=0} : f32[4, 4]"])
+def test_long_chains(leaf: str) -> None:
+    """Nothing recurses, whether data or positions begin a chain."""
+    first = "  %a0 = exp(%x) : f32[4, 4]" if leaf == "%x" else f"  %a0 = {leaf}"
+    chain = "\n".join(f"  %a{i} = neg(%a{i - 1}) : f32[4, 4]" for i in range(1, 3000))
+    func = parse(
+        f"func @f(%x: f32[4, 4]) -> (f32[]) at tensor {{\n{first}\n{chain}\n"
+        '  %y = reduce(%a2999) {axes=[0, 1], kind="max"} : f32[]\n  return %y\n}\n'
+    )
+    assert Pipeline("distances").run(func).func is func
+
+
 def summed(index: str, kind: str = "add", rule: str = "t! h, i j, i j h -> t! h") -> Func:
     """Updates of a table at `%p`, which statements compute from `%d`."""
     lines = index.replace("[]", "[4, 6]").replace("\n", "\n  ")

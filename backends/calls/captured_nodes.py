@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
+from ..device.driver import library, map_memory
 from .recorded_launches import Fill, Launch, RecordedStep
 
 _KERNEL, _MEMSET, _EMPTY = 0, 2, 5  # kinds of nodes
@@ -42,14 +42,9 @@ class _MemsetParameters(ctypes.Structure):
     )
 
 
-@cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 def _ask(name: str, *args: Any) -> None:
     """Calls a function of the driver. Raises CannotRead if it fails or is missing."""
-    function = getattr(_driver(), name, None)
+    function = getattr(library(), name, None)
     status = None if function is None else function(*args)
     if status != 0:
         raise CannotRead(f"{name} returns {status}")
@@ -121,7 +116,7 @@ def _values(function: ctypes.c_void_p, parameters: int) -> list[bytes]:
     """Returns the values of all parameters of a function; `parameters` points to pointers."""
     found: list[bytes] = []
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-    ask = _driver().cuFuncGetParamInfo
+    ask = library().cuFuncGetParamInfo
     number = ctypes.c_size_t(0)
     while ask(function, number, ctypes.byref(offset), ctypes.byref(size)) == 0:
         at = ctypes.c_void_p.from_address(parameters + 8 * number.value).value
@@ -142,9 +137,7 @@ def _fill(node: ctypes.c_void_p) -> Fill:
 
 def moved_map(template: bytes, address: int) -> bytes:
     """Returns a tensor map for memory at another address. Raises CannotRead if it is none."""
-    raw = ctypes.create_string_buffer(len(template) + 64)
-    start = ctypes.addressof(raw)
-    start += -start % 64
-    ctypes.memmove(start, template, len(template))
-    _ask("cuTensorMapReplaceAddress", ctypes.c_void_p(start), ctypes.c_void_p(address))
-    return ctypes.string_at(start, len(template))
+    held = map_memory()
+    held[:] = template
+    _ask("cuTensorMapReplaceAddress", held, ctypes.c_void_p(address))
+    return bytes(held)

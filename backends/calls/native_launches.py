@@ -16,7 +16,7 @@ import torch
 
 from stack.run.cache import Cache, cache_folder
 
-from ..device.driver import TensorMap
+from ..device.driver import TensorMap, library
 from ..device.launch import LoadedKernel, TensorMapArgument
 from .foreign_memory import Place
 from .recorded_launches import Fill, Launch, MapOf, Parameter, RecordedStep, Spot
@@ -24,14 +24,9 @@ from .recorded_launches import Fill, Launch, MapOf, Parameter, RecordedStep, Spo
 _NOWHERE = 0, 0
 
 
-@cache
-def _library() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 def function_address(name: str) -> int:
     """Returns the address of a function of the CUDA driver."""
-    return ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value or 0
+    return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
 
 
 @cache

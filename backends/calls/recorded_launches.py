@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..device.driver import MAP_BYTES
+
 WORD = 8  # bytes of an address
-MAP_BYTES = 128  # of a tensor map
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from stack.errors import StackError
 
-_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of a tensor map
 # errors of kernels that ran; the context is unusable after them
 _FAULTS = frozenset({700, 702, *range(709, 721)})
 _PROMOTE_128B = 2  # how much of a line the L2 cache fetches
@@ -36,12 +36,18 @@ def driver() -> Any:
 
 
 @cache
-def encode() -> Any:
-    """The driver function that encodes a tensor map. Raises StackError if there is no driver."""
+def library() -> ctypes.CDLL:
+    """The driver's library, for what `cuda.bindings` lacks. Raises StackError if unavailable."""
     try:
-        found = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+        return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise StackError(f"the CUDA driver cannot be loaded: {error}") from error
+
+
+@cache
+def encode() -> Any:
+    """The driver function that encodes a tensor map. Raises StackError if there is no driver."""
+    found = library().cuTensorMapEncodeTiled
     word, number, pointer = ctypes.c_uint, ctypes.c_int, ctypes.c_void_p
     found.argtypes = [pointer, number, word, *[pointer] * 5, *[number] * 4]
     return found
@@ -109,6 +115,13 @@ def launch_config(grid: Sequence[int], block: Sequence[int], shared: int) -> Any
     return config
 
 
+def map_memory() -> ctypes.Array[ctypes.c_char]:
+    """Returns memory for a tensor map, aligned as the driver needs it."""
+    raw = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
+    skipped = -ctypes.addressof(raw) % _MAP_ALIGNMENT
+    return (ctypes.c_char * MAP_BYTES).from_buffer(raw, skipped)
+
+
 class TensorMap:
     """Memory as a row-major matrix for the copy engine: 128 bytes, passed to a kernel.
 
@@ -122,9 +135,8 @@ class TensorMap:
     def __init__(
         self, shape: Sequence[int], block: Sequence[int], kind: int, swizzle: int, width: int
     ) -> None:
-        self.raw = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
-        start = ctypes.addressof(self.raw)
-        self.address = start + -start % _MAP_ALIGNMENT
+        self.raw = map_memory()
+        self.address = ctypes.addressof(self.raw)
         self.pointer = 0
         rank = len(shape)
         strides = [math.prod(shape[i + 1 :]) * width for i in range(rank)]

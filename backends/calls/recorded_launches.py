@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device.driver import MAP_BYTES
 
@@ -119,9 +120,9 @@ def relocated(
     is_same = sizes == [size for _, size in second.buffers] and first.results == second.results
     if not is_same or len(first.steps) != len(second.steps):
         return None
-    steps: list[RecordedStep] = []
+    captures, steps = _Captures(first, second, moved), list[RecordedStep]()
     for a, b in zip(first.steps, second.steps, strict=True):
-        made = _step(a, b, first, second, moved)
+        made = captures.step(a, b)
         if made is None:
             return None
         steps.append(made)
@@ -130,52 +131,51 @@ def relocated(
     return Recorded(tuple(steps), tuple(sizes), tuple(first.results))
 
 
-def _step(
-    a: RecordedStep, b: RecordedStep, first: Recording, second: Recording,
-    moved: Callable[[bytes, int], bytes],
-) -> RecordedStep | None:  # fmt: skip
-    if isinstance(a, Fill) and isinstance(b, Fill):
-        assert isinstance(a.target, int)
-        assert isinstance(b.target, int)
-        spot = _spot(a.target, b.target, first, second)
-        is_same = (a.value, a.width, a.count) == (b.value, b.width, b.count)
-        return Fill(spot, a.value, a.width, a.count) if spot and is_same else None
-    if not (isinstance(a, Launch) and isinstance(b, Launch)):
-        return None
-    shape = a.function, a.grid, a.block, a.shared, len(a.parameters)
-    if shape != (b.function, b.grid, b.block, b.shared, len(b.parameters)):
-        return None
-    found: list[Parameter] = []
-    for x, y in zip(a.parameters, b.parameters, strict=True):
-        value = _parameter(x, y, first, second, moved)
-        if value is None:
+class _Captures(NamedTuple):
+    """Two captures of one kernel; arguments of methods are values of the first and the second."""
+
+    first: Recording
+    second: Recording
+    moved: Callable[[bytes, int], bytes]
+
+    def step(self, a: RecordedStep, b: RecordedStep) -> RecordedStep | None:
+        if isinstance(a, Fill) and isinstance(b, Fill):
+            assert isinstance(a.target, int)
+            assert isinstance(b.target, int)
+            spot = self.spot(a.target, b.target)
+            is_same = (a.value, a.width, a.count) == (b.value, b.width, b.count)
+            return Fill(spot, a.value, a.width, a.count) if spot and is_same else None
+        if not (isinstance(a, Launch) and isinstance(b, Launch)):
             return None
-        found.append(value)
-    return Launch(a.function, a.grid, a.block, a.shared, tuple(found))
+        shape = a.function, a.grid, a.block, a.shared, len(a.parameters)
+        if shape != (b.function, b.grid, b.block, b.shared, len(b.parameters)):
+            return None
+        found: list[Parameter] = []
+        for x, y in zip(a.parameters, b.parameters, strict=True):
+            value = self.parameter(x, y)
+            if value is None:
+                return None
+            found.append(value)
+        return Launch(a.function, a.grid, a.block, a.shared, tuple(found))
 
+    def parameter(self, x: Parameter, y: Parameter) -> Parameter | None:
+        """Returns the parameter with these values; None if it is no address and not constant."""
+        assert isinstance(x, bytes)
+        assert isinstance(y, bytes)
+        if x == y:
+            return x
+        if len(x) != len(y) or len(x) not in (WORD, MAP_BYTES):
+            return None
+        old, new = (int.from_bytes(v[:WORD], "little") for v in (x, y))
+        spot = self.spot(old, new)
+        if spot is None or len(x) == WORD:
+            return spot
+        return MapOf(x, spot) if self.moved(x, new) == y else None
 
-def _parameter(
-    x: Parameter, y: Parameter, first: Recording, second: Recording,
-    moved: Callable[[bytes, int], bytes],
-) -> Parameter | None:  # fmt: skip
-    """Returns the parameter with values `x` and `y`; None if it is no address and not constant."""
-    assert isinstance(x, bytes)
-    assert isinstance(y, bytes)
-    if x == y:
-        return x
-    if len(x) != len(y) or len(x) not in (WORD, MAP_BYTES):
-        return None
-    old, new = (int.from_bytes(v[:WORD], "little") for v in (x, y))
-    spot = _spot(old, new, first, second)
-    if spot is None or len(x) == WORD:
-        return spot
-    return MapOf(x, spot) if moved(x, new) == y else None
-
-
-def _spot(old: int, new: int, first: Recording, second: Recording) -> Spot | None:
-    """Returns the spot that two addresses have in their captures; None if they differ."""
-    spot = first.spot(old)
-    return spot if spot is not None and spot == second.spot(new) else None
+    def spot(self, old: int, new: int) -> Spot | None:
+        """Returns the spot that two addresses have in their captures; None if they differ."""
+        spot = self.first.spot(old)
+        return spot if spot is not None and spot == self.second.spot(new) else None
 
 
 def _buffers(steps: Sequence[RecordedStep]) -> set[int]:

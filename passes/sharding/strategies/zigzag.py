@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stack.errors import UsageError
 from stack.ir.builder import constant, make, remade
-from stack.ir.dim import Dim
+from stack.ir.forms import reshaped, sliced
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_number, is_positions
@@ -74,15 +74,9 @@ def _permuted(x: Node, parts: Parts, order: Sequence[int]) -> Node:
         size = int(str(shape[dim])) // (outer * inner)
         whole = (*shape[:dim], outer, size, inner, *shape[dim + 1 :])
         is_alone = outer == inner == 1
-        x = _blocks(x, dim, order) if is_alone else _blocks(_reshaped(x, whole), dim + 1, order)
-        x = _reshaped(x, shape)
+        x = _blocks(x, dim, order) if is_alone else _blocks(reshaped(x, whole), dim + 1, order)
+        x = reshaped(x, shape)
     return x
-
-
-def _reshaped(x: Node, shape: Sequence[Dim]) -> Node:
-    if x.shape == tuple(shape):
-        return x
-    return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
 
 
 def _blocks(x: Node, dim: int, order: Sequence[int]) -> Node:
@@ -92,8 +86,7 @@ def _blocks(x: Node, dim: int, order: Sequence[int]) -> Node:
     blocks: list[Node] = []
     for number in order:
         starts[dim], limits[dim] = number * size, (number + 1) * size
-        attrs = {"start": tuple(starts), "limit": tuple(limits), "step": (1,) * x.tensor.rank}
-        blocks.append(make("slice", (x,), attrs))
+        blocks.append(sliced(x, starts, limits))
     return make("concat", blocks, {"axis": dim})
 
 

@@ -9,6 +9,9 @@ A stream runs on parts of its axis too; see `streaming.parts`.
 A stage is priced by waves of programs; see `gpu_products.tile_choice` for matmuls. A schedule that
 a user wrote for the value sets the parts: `c: k=1024@grid m=64 n=64`.
 
+Columns of rows that are not aligned in memory are reduced several rows at a time; see
+`rules.folded_rows`.
+
 On a CPU, `cpu_loops.shared_sums` picks the reductions that have too few rows for its threads, and
 `cpu_loops.merged_sums` those over axes that were merged.
 """
@@ -28,12 +31,13 @@ from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import converts, is_item, is_reduction
+from stack.ir.traits import converts, is_alias, is_item, is_reduction
 from stack.ir.types import DType
 from stack.passes.cpu_loops.shared_sums import shared, unmerged
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
 from stack.passes.policies.stream_parts import best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
+from stack.passes.rules.folded_rows import folded, rows_together
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
@@ -86,6 +90,15 @@ class SplitReductions(Pass):
         parts = asked or self.parts
         if lines and not parts:
             parts = _walk_parts([sizes[a] for a in axes], sizes[-1], scope.log.gpu)
+        rows = rows_together(node) if is_column and not parts else 1
+        if rows > 1 and extent >= rows * scope.log.gpu.parts.least:
+            scope.log.note(
+                f"{_name(node, scope)}: {rows} rows are read as one row, for loads of 16 bytes"
+            )
+            gpu, dtype = scope.log.gpu, source.dtype
+            return folded(
+                node, rows, lambda line, count: _best_parts(line, count, dtype, True, gpu)
+            )
         parts = parts or _best_parts(kept, extent, source.dtype, is_column, scope.log.gpu)
         own = [sizes[a] for a in axes]
         split = _one_long(own, _split_axes(own, parts) or [1] * len(axes), scope.log.gpu)
@@ -189,11 +202,13 @@ def _name_part(part: Node, node: Node, op: Builder, scope: Scope) -> None:
 
 def _is_stage(node: Node, scope: Scope) -> bool:
     """True if a reduction or dot is already split in two stages: it feeds a reduction of the same
-    kind directly, or reads one."""
+    kind, at most reshaped, or reads one."""
     kind = node.attrs.get("kind", "sum")
-    others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
-    others += [a for a in node.args if is_reduction(node) and is_reduction(a)]
-    return any(o.attrs["kind"] == kind for o in others)
+    users = [v for u in scope.users(node) for v in (scope.users(u) if is_alias(u) else [u])]
+    others = [u for u in users if is_reduction(u)]
+    if is_reduction(node):
+        others += [a.args[0] if is_alias(a) else a for a in node.args]
+    return any(is_reduction(o) and o.attrs["kind"] == kind for o in others)
 
 
 def _reduces_lines(source: Node, scope: Scope) -> bool:
@@ -252,7 +267,9 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu)
         launches = gpu.parts.launches * gpu.launch
         return first + launches + second + kept * parts * partial / gpu.memory_rate
 
-    best = min(_candidates(extent, gpu), key=time)
+    choices = _candidates(extent, gpu)
+    least = min(map(time, choices))
+    best = next(p for p in choices if time(p) <= 1.01 * least)  # few parts leave little to add up
     return best if time(best) < gpu.parts.gain * time(1) else 1
 
 

@@ -30,6 +30,7 @@ class ReductionLoop:
         is_first: whether a second loop reads the axis again. A multiprocessor then has one program,
             so that the rows of all programs stay in the cache between the loops.
         is_whole: whether all tiles of the axis stay in registers.
+        columns: of a tile with states that are merged.
     """
 
     block: int
@@ -37,6 +38,7 @@ class ReductionLoop:
     ahead: int = 0
     is_first: bool = False
     is_whole: bool = False
+    columns: int = 0
 
     @property
     def lanes(self) -> int:
@@ -46,8 +48,8 @@ class ReductionLoop:
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
 RAGGED = ReductionLoop(4096, 8, 1)  # columns of rows that 16-byte copies cannot prefetch
-STATES = ReductionLoop(2048, 4, 3)  # columns of 4-byte elements with states that are merged
-RAGGED_STATES = replace(STATES, ahead=1)
+STATES = ReductionLoop(1024, 2, 4)  # columns with states that are merged
+RAGGED_STATES = ReductionLoop(2048, 4, 1)  # the same, of rows that are not aligned
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
@@ -78,28 +80,28 @@ def widest(sources: Iterable[Node]) -> int:
     return max((s.dtype.bytes for s in sources if s.tensor.rank > 1), default=4)
 
 
-def column_loop(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:
-    """Picks the loop over columns of `extent` elements with states that are merged.
+def column_loop(
+    extent: int, columns: int, is_first: bool, sources: Sequence[Node], gpu: Gpu
+) -> ReductionLoop:
+    """Picks the loop over `columns` columns of `extent` elements with states that are merged.
 
-    Tiles have the same bytes for all types; of narrow elements, which take longer to compute, more
-    of them are in flight. Rows that 16-byte copies cannot prefetch are loaded straight to
-    registers. Columns that are short stay in registers as a whole, unless prefetched tiles divide
-    them or outnumber those in flight.
+    Rows that 16-byte copies cannot prefetch are loaded straight to registers, and so are columns of
+    few tiles. Columns that are short stay in registers as a whole: those of such rows, those that a
+    thread can have, and those that a second loop reads again (`is_first`).
     """
     arrays = [s for s in sources if s.tensor.rank > 1]
-    scale = max(1, 4 // widest(arrays))
-    loop = replace(STATES, block=STATES.block * scale, warps=STATES.warps * scale)
-    tile = sum(loop.block * a.dtype.bytes for a in arrays)
-    room = int(gpu.rows.prefetch_share * gpu.shared_bytes) // max(1, tile)
-    if room < loop.ahead or not all(map(is_aligned, arrays)):
-        loop = RAGGED_STATES
-    elif scale > 1:
-        loop = replace(loop, ahead=min(loop.ahead + 1, room))
-    if extent > gpu.rows.whole_column:
-        return loop
-    rows = loop.block // gpu.rows.walked_columns
-    is_prefetched = loop.ahead > 1 and (extent % rows == 0 or extent > rows * loop.ahead)
-    return loop if is_prefetched else _whole_columns(extent, arrays, gpu)
+    sizes, room = gpu.rows, gpu.rows.prefetch_share * gpu.shared_bytes
+    tile = sum(STATES.block * a.dtype.bytes for a in arrays)
+    is_prefetched = STATES.ahead * tile <= room and all(map(is_aligned, arrays))
+    walks = is_prefetched and not is_first
+    if extent <= (sizes.column_in_tile if walks else sizes.whole_column):
+        return replace(_whole_columns(extent, arrays, gpu), is_first=is_first)
+    if not is_prefetched:
+        filled = well_filled(sizes.walked_columns, columns)
+        return replace(RAGGED_STATES, is_first=is_first, columns=filled)
+    rows = STATES.block // sizes.walked_columns
+    ahead = STATES.ahead if extent > STATES.ahead * rows else 1
+    return replace(STATES, ahead=ahead, is_first=is_first, columns=sizes.walked_columns)
 
 
 def _whole_columns(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:
@@ -110,9 +112,10 @@ def _whole_columns(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionL
     run = whole_column_run(rows, sources, gpu) if rows <= sizes.column_in_tile else 0
     if run:
         columns = max(run, sizes.tile // rows)
-        return ReductionLoop(rows * columns, columns // run, is_whole=True)
+        return ReductionLoop(rows * columns, columns // run, is_whole=True, columns=columns)
     block = max(min(WHOLE.block, rows * sizes.columns), rows * WARP)
-    return ReductionLoop(block, max(1, block // sizes.column_elements), is_whole=True)
+    warps = max(1, block // sizes.column_elements)
+    return ReductionLoop(block, warps, is_whole=True, columns=block // rows)
 
 
 def whole_column_run(rows: int, sources: Iterable[Node], gpu: Gpu) -> int:
@@ -145,6 +148,13 @@ def held_tiles(
     own = gpu.registers // gpu.threads
     room = max(0, own - gpu.rows.address_registers - loop.lanes * running)
     return min(room // registers, (count + 1) // 2) if registers and running else 0
+
+
+def well_filled(most: int, extent: int) -> int:
+    """Picks the largest block of columns, at least a warp, that leaves at most a quarter as many
+    lanes idle as there are columns; `most` if none does."""
+    blocks = [most >> i for i in range(most.bit_length()) if most >> i >= WARP]
+    return next((b for b in blocks if -extent % b <= extent // 4), most)
 
 
 def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
@@ -226,10 +236,7 @@ class WalkPolicy(Policy):
         """Picks the number of columns of a program. With more than one tile for each column, parts
         of the columns can fill the processors; see `stream_parts`.
         """
-        most = self.gpu.rows.walked_columns
-        if loop.is_whole:
-            most = loop.block // power_of_two(self.extent)
-        lanes = min(power_of_two(self.columns), most)
+        lanes = min(power_of_two(self.columns), loop.columns)
         if loop.is_whole or not self.is_split:
             programs = prod(a.extent for a in self.domain.axes if a.name != "k")
             lanes = busy(lanes, programs, WARP, self.gpu)

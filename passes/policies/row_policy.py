@@ -14,6 +14,7 @@ from stack.passes.policies.reduction_loops import (
     ACROSS,
     busy,
     warps_of,
+    well_filled,
     whole_column_run,
     widest,
 )
@@ -153,6 +154,8 @@ class RowPolicy(Policy):
         elif turned:
             room = busy(sizes.transposed_side**2, prod(shape), sizes.tile, gpu)
         blocks: dict[int, int] = {}
+        if space.reduced and space.is_column and not fits:
+            room = well_filled(room, shape[kept[-1]])
         for axis in space.order():
             cap = sizes.transposed_side if turned else room
             blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
@@ -169,7 +172,9 @@ class RowPolicy(Policy):
         loop = self.space.reduction_loop
         if loop != ACROSS:
             return loop.block
-        bytes_ = sum(s.dtype.bytes for s in self.space.inputs if s.tensor.rank > 1)
+        inputs = self.space.inputs  # of one axis: rows side by side, if there are no others
+        arrays = [s for s in inputs if s.tensor.rank > 1] or inputs
+        bytes_ = sum(s.dtype.bytes for s in arrays)
         return max(loop.block, self.gpu.rows.column_bytes // max(1, bytes_))
 
 

@@ -31,7 +31,6 @@ partial sums of the part.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from stack.ir.node import Node, topological
@@ -111,13 +110,12 @@ class RowStreams(StepLowering[Gpu]):
 
         They depend on whether a second loop reads the row, and whether the row fits in registers.
         """
-        walk = self.walk
+        walk, inputs = self.walk, self.group.blocks[0].params
         if walk.column:
-            loop = column_loop(self.extent, self.group.blocks[0].params, self.target)
-            return replace(loop, is_first=bool(self.shape.along))
+            columns, is_first = walk.around.get(walk.column, 0), bool(self.shape.along)
+            return column_loop(self.extent, columns, is_first, inputs, self.target)
         if not self.shape.along:
             return ONCE
-        inputs = self.group.blocks[0].params
         if walk.is_chain and holds_whole(self.extent, inputs, self.target):
             return WHOLE
         return PRIVATE if walk.is_private else TWICE

@@ -6,17 +6,17 @@ addition, as in a scan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import converts, is_item, is_load, is_loop, is_memory, is_store, multiplies
-from stack.passes.steps.access import conjuncts
+from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_store
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_constant
+from stack.passes.steps.fill import filled_load, is_zero
 from stack.passes.steps.online import is_online
 from stack.passes.steps.online_masks import guarded_states
 
@@ -25,8 +25,8 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
     """Masks the body of a loop: iterations for which a test is false change nothing.
 
     They load 0 and store nothing. They add the identity of the reduction to a total or a state, so
-    that it keeps its value; other carried values are kept by a `select`. What reads a running total
-    reads the masked one.
+    that it keeps its value: a load that nothing else reads loads the identity. Other carried values
+    are kept by a `select`. What reads a running total reads the masked one.
 
     Args:
         edit: the rewrite that this is part of.
@@ -49,7 +49,7 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
             return _inner(old, args, blocks[0])
         made = old.rebuilt(args, blocks=blocks)
         if old in running:
-            return _carried(edit, running[old], made, test)
+            return _carried(edit, running[old], made, test, {})
         if not (is_load(old) or is_store(old)) or moving.isdisjoint(made.vars):
             return made
         if is_load(old) and not any(not moving.isdisjoint(i.vars) for i in made.args[1:]):
@@ -62,22 +62,29 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
         states = guarded_states(edit, inner, test) if is_online(old) else None
         if states is not None and not totals.isdisjoint(starts):
             return old.rebuilt(args, blocks=[Block(inner.params, states)])
+        readers = _readers(inner)
         for i, start in enumerate(starts):
             if start in totals and old.blocks[0].results[i] not in running:
-                results[i] = _carried(edit, inner.params[1 + i], results[i], test)
+                results[i] = _carried(edit, inner.params[1 + i], results[i], test, readers)
         return old.rebuilt(args, blocks=[Block(inner.params, results)])
 
     inner = edit.rewritten(block, visit)
     states = guarded_states(edit, inner, test) if online else None
     if states is not None:
         return Block(block.params, states)
+    readers = _readers(inner)
     results = [
         new
         if old in running or _goes_on(held, new)
-        else edit.note(new, _carried(edit, held, new, test))
+        else edit.note(new, _carried(edit, held, new, test, readers))
         for held, old, new in zip(block.params[1:], block.results, inner.results, strict=True)
     ]
     return Block(block.params, results)
+
+
+def _readers(block: Block) -> Mapping[Node, int]:
+    """Counts the nodes of a loop's body that read a value."""
+    return Counter(a for n in block.all_nodes for a in n.args)
 
 
 def why_no_totals(loop: Node) -> str:
@@ -156,31 +163,23 @@ def masked(node: Node, test: Node) -> Node:
     return make(node.op, rest, node.attrs, hint=node.type)
 
 
-def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
+def _carried(edit: Edit, held: Node, new: Node, test: Node, readers: Mapping[Node, int]) -> Node:
+    """Returns the carried value `new`, or `held` where a test is false. `readers` counts the nodes
+    of the loop that read a value."""
     if is_memory(held) or new is held:
         return new
     edit.locate(new, test)
     part = summand(held, new)
     if part is None:
         return edit.made(new, "select", (test, new, held))
-    if KIND_OF[new.op] == "sum" and _is_zero(part, test):
+    kind = KIND_OF[new.op]
+    if kind == "sum" and is_zero(part, test):
         return new
-    none = constant(identity(KIND_OF[new.op], part.dtype), part.dtype)
-    return make(new.op, (held, edit.made(new, "select", (test, part, none))))
-
-
-def _is_zero(part: Node, test: Node) -> bool:
-    """True if a value is 0 wherever the condition `test` is false: it is a load that `test` masks,
-    or a product of such loads.
-    """
-    while converts(part):
-        (part,) = part.args
-    if multiplies(part):
-        return all(_is_zero(factor, test) for factor in part.args)
-    if not is_load(part):
-        return False
-    _, mask, other = access_parts(part)
-    return test in conjuncts(mask) and other is not None and is_constant(other, 0)
+    none = identity(kind, part.dtype)
+    kept = filled_load(edit, part, test, none, readers)
+    if kept is None:
+        kept = edit.made(new, "select", (test, part, constant(none, part.dtype)))
+    return make(new.op, (held, kept))
 
 
 def summand(held: Node, new: Node) -> Node | None:

@@ -115,9 +115,6 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
     """Rewrites the body of an online loop so that an iteration leaves the states unchanged if
     `test` is false. Returns the new results of the body.
 
-    If -inf in place of one contribution hides the iteration from all states, only this one is
-    masked. None if a carried value is no state.
-
     If -inf in place of one part hides an iteration from all states, only this part is masked.
     None if the body is not in the form of states.
     """

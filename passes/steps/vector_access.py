@@ -139,7 +139,7 @@ class Access:
             hint = TensorType(node.dtype, own, "tile")
             made = make("load", [self.memory, *operands], self._unclipped, hint=hint)
             return reshaped(made, self.shape)
-        extra = [*block.mask, constant(0, node.dtype)] if block.mask else []
+        extra = [*block.mask, self._fill] if block.mask else []
         type_ = TensorType(node.dtype, block.shape, "tile")
         attrs = {**node.attrs, **block.attrs}
         made = make("load", [self.memory, *block.starts, *extra], attrs, hint=type_)
@@ -194,8 +194,13 @@ class Access:
             return []
         if is_store(self.node):
             return [test]
+        return [test, self._fill]
+
+    @property
+    def _fill(self) -> Node:
+        """The value that masked lanes of a load get."""
         other = self.other
-        return [test, constant(0, self.node.dtype) if other is None else self.values.new(other)]
+        return constant(0, self.node.dtype) if other is None else self.values.new(other)
 
     def _clip_mask(self) -> Node | None:
         """The bounds check of a clipped block, as a mask over its elements; None if not needed."""
@@ -231,7 +236,8 @@ class Access:
         size = static(self.memory.shape[axis])
         is_padded = self.node.args[0] in values.padded
         others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
-        is_one = all(not p.tensor.rank and p not in values.wide for p in others)
+        is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
+        is_one = is_zero and all(not p.tensor.rank and p not in values.wide for p in others)
         is_clipped = "clip" in self.node.attrs
         if is_one and not values.is_loop and (len(others) < len(asked) or is_clipped):
             test = all_of([values.new(p) for p in others])

@@ -8,6 +8,7 @@ from gpu_cases import PRODUCTS, Shape, assert_near, einsum, floats
 from kernel_cases import random_array
 from random_programs import random_program
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
+from rule_cases import func as rule_func
 
 from stack.backends.cuda import BACKEND as CUDA
 from stack.backends.triton import BACKEND as TRITON
@@ -87,6 +88,48 @@ LONG: Rewrites = {
     ),
 }
 
+FOLDED: Rewrites = {
+    "rows of which eight begin aligned": (
+        "%x: bf16[2048, 4095]",
+        '%z = reduce(%x) {axes=[0], kind="max"} : bf16[4095]',
+        """%w = cast(%x) : f32[2048, 4095]
+        %f = reshape(%w) : f32[8386560]
+        %a = reshape(%f) : f32[2, 128, 32760]
+        %b = reduce(%a) {axes=[1], kind="max"} : f32[2, 32760]
+        %c = reshape(%b) : f32[16, 4095]
+        %d = reduce(%c) {axes=[0], kind="max"} : f32[4095]
+        %z = cast(%d) : bf16[4095]""",
+    ),
+    "two axes, and rows that are left over": (
+        "%x: f32[7, 99, 5, 13]",
+        '%z = reduce(%x) {axes=[0, 1], kind="sum"} : f32[5, 13]',
+        """%f = reshape(%x) : f32[45045]
+        %m = slice(%f) {limit=[44980], start=[0], step=[1]} : f32[44980]
+        %a = reshape(%m) : f32[1, 173, 260]
+        %b = reduce(%a) {axes=[1], kind="sum"} : f32[1, 260]
+        %c = reshape(%b) : f32[4, 65]
+        %d = reduce(%c) {axes=[0], kind="sum"} : f32[65]
+        %r = slice(%f) {limit=[45045], start=[44980], step=[1]} : f32[65]
+        %s = add(%d, %r) : f32[65]
+        %z = reshape(%s) : f32[5, 13]""",
+    ),
+}
+NOT_FOLDED: Kept = {
+    "aligned rows": ("%x: f32[512, 128]", '%z = reduce(%x) {axes=[0], kind="sum"} : f32[128]'),
+    "few rows": ("%x: f32[60, 129]", '%z = reduce(%x) {axes=[0], kind="sum"} : f32[129]'),
+    "a row is added to each": (
+        "%x: f32[512, 129], %y: f32[129]",
+        "%b = broadcast(%y) {axes=[1]} : f32[512, 129]\n%a = add(%x, %b) : f32[512, 129]\n"
+        '%z = reduce(%a) {axes=[0], kind="sum"} : f32[129]',
+    ),
+    "a transposed array": (
+        "%x: f32[129, 512]",
+        "%t = transpose(%x) {perm=[1, 0]} : f32[512, 129]\n"
+        '%z = reduce(%t) {axes=[0], kind="sum"} : f32[129]',
+    ),
+    "a middle axis": ("%x: f32[9, 512, 33]", '%z = reduce(%x) {axes=[1], kind="sum"} : f32[9, 33]'),
+}
+
 KEPT: Kept = {
     "parts as large as the axis": (
         "%x: f32[4, 6]",
@@ -141,6 +184,17 @@ def test_splits(name: str) -> None:
 @pytest.mark.parametrize("name", LONG)
 def test_a_kernel_walks_along_one_axis(name: str) -> None:
     check_rewrite("split_reductions", LONG[name])
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_several_rows_are_an_aligned_one(name: str) -> None:
+    check_rewrite("split_reductions", FOLDED[name])
+
+
+@pytest.mark.parametrize("name", NOT_FOLDED)
+def test_rows_stay_alone(name: str) -> None:
+    notes = Pipeline("split_reductions").run(rule_func(*NOT_FOLDED[name])).records[0].notes
+    assert not any("for loads of 16 bytes" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -207,6 +261,25 @@ def _lowered(func: Func, backend: Backend = TRITON) -> Func:
         func = Pipeline(ALWAYS if stage == "split" else spec).run(func).func
         verify(func)
     return func
+
+
+@pytest.mark.parametrize("backend", [TRITON, CUDA], ids=lambda b: b.name)
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+@pytest.mark.parametrize("shape", [(67, 33), (130, 129), (5, 29, 3, 11)])
+def test_folded_rows(backend: Backend, kind: str, shape: Shape, rng: np.random.Generator) -> None:
+    x = random_array(("bf16", *shape), rng)
+    x[3, 1], x[-1, 2], x[0, 3] = np.nan, np.inf, -np.inf
+    axes = tuple(range(len(shape) // 2))
+    b, p = Builder(), param("x", tensor("bf16", *shape))
+    func = b.func("main", [p], [b.reduce(p, kind=kind, axes=axes)])
+    for stage, spec in backend.lowering.stages:
+        func = Pipeline("split_reductions" if stage == "split" else spec).run(func).func
+        verify(func)
+    found = np.asarray(func.interpret(x))
+    want = {"sum": np.sum, "max": np.max, "min": np.min}[kind](x.astype(np.float64), axis=axes)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
+    assert_near(np.nan_to_num(found, posinf=9, neginf=-9), np.nan_to_num(want, posinf=9, neginf=-9),
+                "bf16")  # fmt: skip
 
 
 @pytest.mark.every(5)

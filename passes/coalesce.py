@@ -119,7 +119,7 @@ class _Axes:
         self.read: set[int] = set()  # dims that windows read: no axis takes them
         self.sides: list[tuple[int, int]] = []  # read dim, and dim of the result
         self.named: list[list[int]] = []  # of each op, a dim of every axis that its rule names
-        self.is_known = True  # True if the axis rules of all ops are known
+        self.is_known = True  # True if all values are arrays
         for node in (n for block in group.blocks for n in (*block.params, *block.nodes)):
             if not isinstance(node.type, TensorType):
                 self.is_known = False
@@ -166,7 +166,7 @@ class _Axes:
         rule, windows = ops.rule_of(node), ops.lookup(node.op).windows
         is_stated = rule is not None and ops.restated(node, rule) is not None
         if rule is None or not is_stated or not (rule.is_plain or windows):
-            self.is_known = False
+            self.kept.update(d for value in (node, *node.args) for d in self.dims[value])
             return
         named: dict[str, int] = {}
         for name, dim in zip(_names(rule.outputs[0]), self.dims[node], strict=True):
@@ -280,7 +280,7 @@ class _Axes:
         if is_positions(node):
             return {**node.attrs, "axis": kept[node].index(int(node.attrs["axis"]))}
         rule = None if is_elementwise(node) or is_alias(node) else ops.rule_of(node)
-        if rule is None:
+        if rule is None or all(len(kept[v]) == v.tensor.rank for v in (node, *node.args)):
             return dict(node.attrs)
         *inputs, made = (
             tuple(operand[i] for i in kept[value])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from math import prod
 
-from stack.ir.axes import parse_rule
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_load
@@ -24,6 +23,7 @@ from stack.passes.nest.scope import letter
 from stack.passes.policies.rows import arithmetic
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.policies.stream_policy import StreamPolicy
+from stack.passes.positions.contracted_axes import contracted_sizes
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import stream_shape
 from stack.passes.steps.loops import (
@@ -74,9 +74,7 @@ class ProductStreams(StepLowering[Gpu]):
         no tile is possible.
         """
         for dot in contractions(self.group.blocks[0].nodes):
-            rule = parse_rule(dot.attrs["rule"])
-            sizes = rule.sizes([a.shape for a in dot.args])
-            *outer, last = [static(sizes[name]) for name in rule.reduced] or [MATRIX]
+            *outer, last = contracted_sizes(dot) or [MATRIX]
             if last < MATRIX and prod(outer) > 1:
                 raise CannotTile(f"a dot over several axes, the last of {last} elements")
         shape = stream_shape(stream_index_maps(*self.group.blocks), True)

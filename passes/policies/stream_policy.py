@@ -67,11 +67,11 @@ class StreamPolicy(Policy):
             what = f"{TALLEST} rows of {self.widest} columns of sums"
             raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
         held = {shape.row, *shape.lanes}
-        many = prod(extent for iter_var, extent in shape.extents.items() if iter_var not in held)
+        self.many = prod(n for iter_var, n in shape.extents.items() if iter_var not in held)
         whole = "" if shape.is_split else "a result has it"
         self.domain = Domain(
             (
-                Axis("b", many, "parallel"),
+                Axis("b", self.many, "parallel"),
                 Axis("m", shape.rows, "parallel"),
                 Axis("e", self.widest, "parallel"),
                 Axis("k", self.extent, "stream", whole),
@@ -109,6 +109,8 @@ class StreamPolicy(Policy):
             stages = 2
         if any(p.dtype.bits == 8 for p in tables(self.stream)):
             stages = 2  # a mask of bytes waits in shared memory, too
+        elif rows >= 128 and len(self.dots) == 2 and self._programs(rows) <= self.gpu.processors:
+            big, stages = True, 3  # each has the registers and the memory of a multiprocessor
         # if one dot reads the result of another, Triton 3.6 miscompiles fewer rows of a warp
         warps = min(made.warps or (8 if big else 4), max(4, height // MATRIX))
         return replace(made, warps=warps, stages=made.stages or stages)
@@ -126,6 +128,11 @@ class StreamPolicy(Policy):
             Need("bytes of shared memory", schedule.stages * bytes_, self.gpu.operand_bytes),
             Need("registers for sums and scores", sums, self.gpu.registers),
         ]
+
+    def _programs(self, rows: int) -> int:
+        """Returns the number of programs with tiles of so many rows."""
+        parts = -(-self.extent // int(self.stream.attrs.get("part", self.extent)))
+        return self.many * -(-self.shape.rows // rows) * parts
 
     def _is_real(self, iter_var: str) -> bool:
         return self.shape.extents[iter_var] > 1

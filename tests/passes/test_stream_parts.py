@@ -18,6 +18,7 @@ from stack.errors import RuleError
 from stack.ir import Func, Node, parse, verify
 from stack.ir.builder import make
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -189,3 +190,17 @@ def test_parts_of_columns_of_odd_length_are_one_wave() -> None:
 
 def test_columns_that_fill_many_waves_stay_whole() -> None:
     assert column_parts(512, 1 << 20) == 1
+
+
+@pytest.mark.parametrize(("heads", "tile"), [(16, (8, 3)), (64, (4, 2))])
+def test_a_program_alone_takes_the_whole_multiprocessor(heads: int, tile: tuple[int, int]) -> None:
+    """128 programs with parts of 4096 keys; twin: 256 without parts, two on a multiprocessor."""
+    shapes = ((heads, 512, 128), (heads, 8192, 128), (heads, 8192, 128))
+    args = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
+    func = prepared(stack.trace(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, *args))
+    steps = "stream{min_axis=32769,loops=blocks},split_reductions,schedule"
+    made = Pipeline(steps).run(func, target=as_gpu(None)).func
+    (stream,) = streams(made)
+    warps, stages = tile
+    assert ("part" in stream.attrs) == (heads == 16)
+    assert str(stream.attrs["schedule"]).endswith(f"warps={warps} stages={stages}")

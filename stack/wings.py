@@ -65,6 +65,14 @@ def part_if_here(object_name: str) -> Any | None:
     return None if _missing(PARTS, object_name) else plugins.load(PARTS, object_name)
 
 
+def call_if_here(object_name: str, *args: Any) -> Any | None:
+    """Calls what a wing adds to a frontend or a backend, and returns its result; None without the
+    wing.
+    """
+    found = part_if_here(object_name)
+    return None if found is None else found(*args)
+
+
 def _loaded(wing_name: str, group: str, name: str) -> Any:
     reason = _missing(group, name)
     if reason is not None:

@@ -163,8 +163,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     graph = bool(options.get("graph", True))
     opaque = options.get("call_opaque")
     program = BlockProgram(func.body, TorchDevice(device), load, opaque, keeps=graph)
-    steps = ((step.node, step.library) for step in program.steps)
-    kernels = described(func, steps, compiler.describe, is_replayed)
+    kernels = program.describe(func, compiler.describe, is_replayed)
     return executable(func, program, kernels, compiler.artifacts(), graph)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from stack.ir.func import Func
 from stack.run.backend import Executable, Kernel
-from stack.wings import part_if_here
+from stack.wings import call_if_here
 
 from ..runtime.program import BlockProgram
 from .tensors import adopt, download, upload
@@ -26,7 +27,7 @@ def default_device() -> str:
 def executable(
     func: Func,
     program: BlockProgram,
-    kernels: list[Kernel],
+    kernels: Sequence[Kernel],
     artifacts: dict[str, str | Callable[[], str]],
     graph: bool = True,
 ) -> Executable:
@@ -42,11 +43,8 @@ def executable(
     leaving = [r.tensor for r in func.results]
     assert isinstance(program.device, TorchDevice)
     device = program.device.where
-    program.describe(func.name, kernels)
-    replaying = part_if_here("device-replay") if graph else None
-    replays = replaying and replaying(program)
+    replays = call_if_here("device-replay", program) if graph else None
     why_stepwise = "the wing 'calls' is missing" if graph else "graph=False asks for it"
-    foreign = part_if_here("device-xla")
 
     prepare = partial(upload, types=entering, device=device)
     accept = partial(adopt, types=entering, device=device)
@@ -70,10 +68,10 @@ def executable(
         accept=accept,
         wait=partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None,
         arrays="torch",
-        by_address=replays.by_address() if replays else None,
+        by_address=functools.cache(replays.by_address) if replays else lambda: None,
         call_dense=replays.call_dense if replays else None,
         peak_bytes=program.peak_bytes,
         profile=profile,
         stepwise=lambda: replays.problem if replays else why_stepwise,
-        foreign=foreign and foreign(func, program),
+        foreign=functools.cache(lambda: call_if_here("device-xla", func, program)),
     )

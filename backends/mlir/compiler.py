@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from stack.errors import ParseError, StackError
 from stack.ir.func import Func
-from stack.ir.node import Node, unique_name, walk
+from stack.ir.node import Block, Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.phases import phase
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
-from stack.wings import part_if_here
+from stack.wings import call_if_here
 
 from ..runtime.control import has_only_kernels
 from ..runtime.names import argument_names, function_name
@@ -31,126 +32,140 @@ from .printer import print_kernel
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
-Bare = tuple[tuple[Node, ...], tuple[Node, ...]]  # parameters and results of a kernel's body
+Body = tuple[tuple[Node, ...], tuple[Node, ...]]  # parameters and results of a kernel's block
 # bytes of a kernel's text: LLVM compiles in this process, where its time has no other limit
 MOST_TEXT = 1 << 20
 
 
-class Compiler:
-    """Native kernels by text: equal kernels are compiled once and share a name."""
+@dataclass(eq=False)
+class DistinctKernel:
+    """The kernels of a program with one text: they are compiled once and share a name.
 
-    def __init__(
-        self, cache: Cache | None, cpu: Cpu, given: Mapping[str, str] | None = None
-    ) -> None:
-        self.cache, self.cpu = cache, cpu
-        self.given = given or {}  # texts by kernel name, which replace printed ones
-        self.kernels: dict[str, jit.NativeKernel] = {}
-        self.texts: dict[Bare, str] = {}
-        self.names: dict[str, str] = {}
-        self.readable: dict[str, Callable[[], str]] = {}
-        self.located: dict[str, Callable[[], str]] = {}
-        self.taken: set[str] = set()
-        self.arguments: dict[Node, tuple[str, ...]] = {}
-        self.origins: dict[Node, tuple[str, ...]] = {}
+    Attributes:
+        node, block: the first of them, and its block. Readers see its names and source lines.
+        text: the module to compile, without the program's names and source lines.
+        given: MLIR text that a person has written in place of ours; None if there is none.
+    """
 
-    def look(self, func: Func) -> list[Node]:
-        """Returns the kernels of a function; records operand names and source lines of each."""
-        found = [(block, node) for block, node in walk(func.body) if is_kernel(node)]
-        self.arguments.update((node, argument_names(block, node)) for block, node in found)
-        self.origins.update((n, kernel_lines(n, b.locs.get(n, ()))) for b, n in found)
-        return [node for _, node in found]
+    node: Node
+    block: Block
+    cpu: Cpu
+    text: str
+    name: str
+    given: str | None
+    native: jit.NativeKernel | None = None
 
-    def load_all(self, func: Func) -> None:
-        """Load all kernels of a function. Raises KernelRefused with all that cannot be compiled."""
-        nodes, whys = self.print_all(func), dict[Node, str]()
-        texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
-        few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
-        self.kernels.update(module_batches.build(few, self.cache))
-        for node in nodes:  # the rest one by one, so that an error belongs to one kernel
-            try:
-                self.load(node)
-            except jit.CompileError as error:
-                whys[node] = f"MLIR refuses it: {error}"
-        if whys:
-            raise KernelRefused(whys)
+    def readable(self) -> str:
+        """The text with the program's names, and source lines as comments."""
+        return self._printed(None)
 
-    def print_all(self, func: Func) -> list[Node]:
-        """Returns a function's printed kernels. Raises KernelRefused with all unprintable ones."""
-        nodes, whys = self.look(func), dict[Node, str]()
-        for node in nodes:
-            try:
-                self.name(node)
-            except Unprintable as why:
-                whys[node] = str(why)
-        if whys:
-            raise KernelRefused(whys)
-        return nodes
+    def located(self) -> str:
+        """The readable text with MLIR locations, which become line numbers of machine code."""
+        return self._printed(kernel_lines(self.node, self.block.locs.get(self.node, ())))
 
-    def load(self, node: Node) -> jit.NativeKernel:
-        """The native kernel of a kernel node. Raises CompileError."""
-        text = self.text(node)
-        if text not in self.kernels:
-            if len(text) > MOST_TEXT:
-                raise jit.CompileError(f"{len(text)} bytes of text, the limit is {MOST_TEXT}")
-            given = self.given.get(self.name(node))
-            if given is None:
-                self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
-            else:
-                self.kernels[text] = self._build_given(text, given)
-        kernel = self.kernels[text]
-        kernel.text = "" if self.names.get(text) in self.given else text
-        return kernel
+    @phase("print")
+    def _printed(self, origin: Sequence[str] | None) -> str:
+        if self.given is not None:
+            return self.given
+        arguments = argument_names(self.block, self.node)
+        return print_kernel(self.node, function_name(self.name), True, self.cpu, arguments, origin)
 
-    def _build_given(self, text: str, given: str) -> jit.NativeKernel:
-        """Compiles a kernel from MLIR text that a person has written in place of ours, `text`.
+    def compile(self, cache: Cache | None) -> jit.NativeKernel:
+        """Compiles the kernel in a module of its own. Raises CompileError."""
+        if self.given is not None:
+            return self._compile_given(self.given, cache)
+        if len(self.text) > MOST_TEXT:
+            raise jit.CompileError(f"{len(self.text)} bytes of text, the limit is {MOST_TEXT}")
+        return jit.build(self.text, [ENTRY], cache)[ENTRY]
+
+    def _compile_given(self, given: str, cache: Cache | None) -> jit.NativeKernel:
+        """Compiles the text that a person has written.
 
         Raises ParseError with line and column if MLIR reports them, else StackError; UsageError if
         this CPU lacks instructions that the text requires.
         """
         check_text_runs_here(given)
-        self.readable[text] = self.located[text] = lambda: given
-        symbol = function_name(self.names[text])
+        symbol = function_name(self.name)
         try:
-            return jit.build(given, [symbol], self.cache)[symbol]
+            return jit.build(given, [symbol], cache)[symbol]
         except jit.CompileError as error:
             place = _PLACE.search(str(error))
             if place is None:
-                raise StackError(f"kernel {self.names[text]}: {error}") from error
+                raise StackError(f"kernel {self.name}: {error}") from error
             raise ParseError(place[3], int(place[1]), int(place[2])) from error
 
-    def name(self, node: Node) -> str:
-        """The name of a kernel. The first of several equal kernels is the one shown to readers."""
-        text = self.text(node)
-        if text not in self.names:
-            name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
-            self.readable[text] = lambda: self._readable(node, name)
-            self.located[text] = lambda: self._readable(node, name, self.origins.get(node, ()))
-        return self.names[text]
 
-    @phase("print")
-    def _readable(self, node: Node, name: str, origin: Sequence[str] | None = None) -> str:
-        arguments = self.arguments.get(node, ())
-        return print_kernel(node, function_name(name), True, self.cpu, arguments, origin)
+class Compiler:
+    """The distinct kernels of a function, printed.
 
-    def text(self, node: Node) -> str:
-        """The text to compile: the kernel without the program's names and source lines."""
-        block = node.blocks[0]
-        body = block.params, block.results
-        if body not in self.texts:
-            with phase("print"):
-                self.texts[body] = print_kernel(node, ENTRY, target=self.cpu)
-        return self.texts[body]
+    Args:
+        given: texts by kernel name, which replace printed ones.
 
-    def describe(self, func: Func, node: Node) -> Kernel:
+    Raises:
+        KernelRefused: with all kernels that cannot be printed.
+    """
+
+    def __init__(
+        self, func: Func, cpu: Cpu, cache: Cache | None, given: Mapping[str, str] | None = None
+    ) -> None:
+        self.func, self.cpu, self.cache = func, cpu, cache
+        self.nodes = {node: block for block, node in walk(func.body) if is_kernel(node)}
+        self.by_body: dict[Body, DistinctKernel] = {}
+        self.by_text: dict[str, DistinctKernel] = {}
+        taken, whys = set[str](), dict[Node, str]()
+        for node, block in self.nodes.items():
+            if _body(node) in self.by_body:
+                continue
+            try:
+                with phase("print"):
+                    text = print_kernel(node, ENTRY, target=cpu)
+            except Unprintable as why:
+                whys[node] = str(why)
+                continue
+            if text not in self.by_text:
+                name = unique_name(str(node.attrs["name"]), taken, {})
+                own = (given or {}).get(name)
+                self.by_text[text] = DistinctKernel(node, block, cpu, text, name, own)
+            self.by_body[_body(node)] = self.by_text[text]
+        if whys:
+            raise KernelRefused(whys)
+
+    def distinct(self, node: Node) -> DistinctKernel:
+        """The distinct kernel of a kernel node of the function."""
+        return self.by_body[_body(node)]
+
+    def compile(self) -> None:
+        """Compiles all kernels. Raises KernelRefused with all that cannot be compiled."""
+        kernels, whys = self.by_text.values(), dict[DistinctKernel, str]()
+        ours = [k.text for k in kernels if k.given is None and len(k.text) <= MOST_TEXT]
+        found = module_batches.build(ours, self.cache)
+        for kernel in kernels:  # the rest one by one, so that an error belongs to one kernel
+            try:
+                kernel.native = found.get(kernel.text) or kernel.compile(self.cache)
+            except jit.CompileError as error:
+                whys[kernel] = f"MLIR refuses it: {error}"
+            else:
+                kernel.native.text = kernel.text if kernel.given is None else ""
+        if whys:
+            told = ((node, whys.get(self.distinct(node))) for node in self.nodes)
+            raise KernelRefused({node: why for node, why in told if why is not None})
+
+    def load(self, node: Node) -> jit.NativeKernel:
+        """The native kernel of a kernel node, after `compile`."""
+        native = self.distinct(node).native
+        assert native is not None
+        return native
+
+    def describe(self, node: Node) -> Kernel:
         """Returns the record of a kernel node: its name, text, source lines and cost."""
-        text = self.text(node)
-        return describe_kernel(func, node, self.names[text], self.readable[text], "mlir")
+        kernel = self.distinct(node)
+        return describe_kernel(self.func, node, kernel.name, kernel.readable, "mlir")
 
     def stage(self, lower: Callable[[str], str]) -> str:
         """Returns a stage of every distinct kernel as text; `lower` converts MLIR text to it."""
         return "".join(
-            f"// ---- {self.names[text]}\n{lower(located())}\n"
-            for text, located in self.located.items()
+            f"// ---- {kernel.name}\n{lower(kernel.located())}\n"
+            for kernel in self.by_text.values()
         )
 
     def artifacts(self) -> Artifacts:
@@ -167,6 +182,11 @@ class Compiler:
         return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
 
 
+def _body(kernel: Node) -> Body:
+    block = kernel.blocks[0]
+    return block.params, block.results
+
+
 def cache_of(options: Mapping[str, Any]) -> Cache | None:
     """The cache of compiled kernels; None if `options` turn it off."""
     return Cache(cache_folder() / "mlir") if options.get("cache", True) else None
@@ -174,8 +194,7 @@ def cache_of(options: Mapping[str, Any]) -> Cache | None:
 
 def resume_program(func: Func, texts: Mapping[str, str], options: dict[str, Any]) -> Executable:
     """Compiles a program, some of whose kernels are given as MLIR text, by name."""
-    compiler = Compiler(cache_of({}), cpu_of(options), texts)
-    return _executable(func, compiler, options)
+    return _executable(Compiler(func, cpu_of(options), cache_of({}), texts), options)
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
@@ -190,32 +209,27 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         `freeze=True`: computes everything that depends only on weights once; see `stack.compile`.
     """
     cpu = cpu_of(options)
-    check_runs_here(cpu)
-    return _executable(func, Compiler(cache_of(options), cpu), options)
+    if options.get("target"):
+        check_runs_here(cpu)
+    return _executable(Compiler(func, cpu, cache_of(options)), options)
 
 
-def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Executable:
-    compiler.load_all(func)
-    device = Host(compiler.cache)
-    program = BlockProgram(func.body, device, compiler.load, options.get("call_opaque"))
-    kernels = described(
-        func,
-        ((step.node, step.library) for step in program.steps),
-        partial(compiler.describe, func),
-        has_only_kernels,
-    )
-    program.describe(func.name, kernels)
-    by_address, foreign = part_if_here("mlir-addresses"), part_if_here("mlir-xla")
+def _executable(compiler: Compiler, options: dict[str, Any]) -> Executable:
+    compiler.compile()
+    func, cache = compiler.func, compiler.cache
+    program = BlockProgram(func.body, Host(cache), compiler.load, options.get("call_opaque"))
     return Executable(
         run=program.run,
-        kernels=kernels,
+        kernels=program.describe(func, compiler.describe, has_only_kernels),
         artifacts=compiler.artifacts(),
-        by_address=by_address and by_address(program, compiler.cache),
+        by_address=functools.cache(lambda: call_if_here("mlir-addresses", program, cache)),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
         profile=program.profile,
         drain=program.run,
-        foreign=foreign and foreign(func, program, compiler.load, compiler.cache),
+        foreign=functools.cache(
+            lambda: call_if_here("mlir-xla", func, program, compiler.load, cache)
+        ),
     )
 
 
@@ -227,8 +241,6 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     Options:
         target: the CPU, a name or a file.
     """
-    compiler = Compiler(None, cpu_of(options))
-    compiler.print_all(func)
-    steps, own = steps_of(func, "library"), partial(compiler.describe, func)
-    kernels = described(func, steps, own, has_only_kernels)
+    compiler = Compiler(func, cpu_of(options), None)
+    kernels = described(func, steps_of(func, "library"), compiler.describe, has_only_kernels)
     return kernels, compiler.artifacts()

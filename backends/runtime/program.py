@@ -11,21 +11,22 @@ after another use the same memory.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
+from stack.ir.func import Func
 from stack.ir.memory_reuse import reused
 from stack.ir.node import Block, Node
 from stack.ranges import OpenRange, recording
-from stack.run.backend import Kernel
+from stack.run.backend import Kernel, Kernels
 
 from .control import control, is_capturable
 from .device import Bound, CallOpaque, Device, DeviceKernel, Load, Make
 from .plan import Plan
-from .records import label, label_of
+from .records import described, label, label_of
 from .steps import KernelStep, MakingStep, allocating, releasing
 from .values import Array, RuntimeValue
 
@@ -48,6 +49,7 @@ class BlockProgram:
         self.lock = threading.RLock()
         self.inner: list[BlockProgram] = []
         self.name = ""  # of the range around a call in profilers
+        self.records: Kernels | None = None  # of the steps, if they have some
         plan = Plan(block, device, load, call_opaque, self._control, keeps)
         self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
         self.enter = None if keeps else plan.arena
@@ -97,12 +99,21 @@ class BlockProgram:
     @cached_property
     def labels(self) -> list[str]:
         """The name of each step's range in profilers."""
+        if self.records is not None:
+            return list(map(label, self.records))
         return [label_of(self.block, step.node, step.library) for step in self.steps]
 
-    def describe(self, name: str, kernels: Sequence[Kernel]) -> None:
-        """Names the ranges of the program and its steps in profilers; a record for each step."""
-        self.name = f"stack::{name}"
-        self.labels = list(map(label, kernels))
+    def describe(
+        self, func: Func, own: Callable[[Node], Kernel], is_whole: Callable[[Node], bool]
+    ) -> Kernels:
+        """Returns the records of the steps, see `described`. Ranges in profilers get their names.
+
+        `func`: the function whose block this is.
+        """
+        steps = [(step.node, step.library) for step in self.steps]
+        self.name = f"stack::{func.name}"
+        self.records = Kernels(lambda: described(func, steps, own, is_whole))
+        return self.records
 
     @property
     def updated(self) -> set[int]:

@@ -161,9 +161,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     graph = bool(options.get("graph", True))
     opaque = options.get("call_opaque")
     program = BlockProgram(func.body, TorchDevice(device), load, opaque, keeps=graph)
-    steps = ((step.node, step.library) for step in program.steps)
     own = partial(compiler.describe, assembled=bool(options.get("assembled")))
-    kernels = described(func, steps, own, is_replayed)
+    kernels = program.describe(func, own, is_replayed)
     return executable(func, program, kernels, compiler.artifacts(), graph)
 
 

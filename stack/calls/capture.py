@@ -8,8 +8,7 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.explored_run import ExploredRun, explored
-from stack.run.record import Run
-from stack.run.watch import recording
+from stack.run.record import Run, recording
 
 
 class Capture:

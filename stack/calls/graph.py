@@ -79,21 +79,22 @@ class CompiledGraph(CapturedProgram):
         """
         sizes = self._sizes_of([a.shape for a in arrays])
         executable = self._executable(sizes)
-        if executable.foreign is None:
+        steps = executable.foreign()
+        if steps is None:
             raise StackError(
                 f"backend {self.backend.name!r} makes no kernels that XLA can call: declare it as"
                 " another compiler, with `peer=Peer()`"
             )
         frozen = executable.frozen
         if frozen is None:
-            return executable.foreign, list(arrays)
+            return steps, list(arrays)
         kept = self.kept[sizes]
         bound = self.captured.bound
         held = kept.values(bound, self._ready(bound, self.dtypes))
         self.runs[sizes].notes["frozen"] = kept.note
-        types = [p.dtype for p in executable.foreign.func.params]
+        types = [p.dtype for p in steps.func.params]
         values = [self.frontend.from_numpy(v, t) for v, t in zip(held, types)]
-        return executable.foreign, [*values, *(arrays[i] for i in frozen.given)]
+        return steps, [*values, *(arrays[i] for i in frozen.given)]
 
     def match(self, args: Sequence[Any]) -> list[Any] | None:
         """Converts a call's arguments for `execute`. Returns None if the types or shapes are not
@@ -184,7 +185,7 @@ class CompiledGraph(CapturedProgram):
         if executable is None:
             return None, None
         frozen, kept = executable.frozen, self.kept.get(sizes)
-        program = executable.by_address if frozen is None else frozen.by_address
+        program = executable.by_address() if frozen is None else frozen.by_address()
         if program is None or (program.frees and not self.captured.is_lent):
             return None, None
         return program, None if kept is None else kept.found

@@ -20,7 +20,7 @@ from stack.ir.traits import behind, is_input, is_known, runs_once
 from stack.rewrite.engine import copied, inline_block
 from stack.rewrite.group import bytes_of
 from stack.rewrite.pipeline import Pipeline
-from stack.run.backend import AddressProgram, Executable, FrozenValues
+from stack.run.backend import AddressProgram, Executable, FrozenValues, Kernels
 from stack.run.pipeline_edits import Stages
 
 STAGE = "frozen"
@@ -174,12 +174,17 @@ def build_parts(
         prepare=prepared,
         call=called,
         profile=profile if first.profile and then.profile else None,
-        kernels=[*first.kernels, *then.kernels],
+        kernels=Kernels(lambda: [*first.kernels, *then.kernels]),
         artifacts={k: _joined(first.artifacts.get(k, ""), v) for k, v in then.artifacts.items()},
-        by_address=None,
+        by_address=lambda: None,
         drain=None,
         frozen=FrozenValues(
-            parts.weights, prepare, call, _by_address(then, parts, func), size, parts.given
+            parts.weights,
+            prepare,
+            call,
+            lambda: _by_address(then, parts, func),
+            size,
+            parts.given,
         ),
     )
 
@@ -189,7 +194,7 @@ def _by_address(then: Executable, parts: Parts, func: Func) -> AddressProgram | 
     parameters of the whole function, and of results. None if the part cannot be called by
     addresses.
     """
-    program = then.by_address
+    program = then.by_address()
     if program is None:
         return None
     kept = len(parts.prepare.results)

@@ -273,7 +273,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
     _refuse_freeze(settings)
     options = settings.options
     start = time.perf_counter()
-    run.kernels, artifacts = build(
+    kernels, artifacts = build(
         imported,
         backend,
         run,
@@ -284,7 +284,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
         hosted=settings.prefer,
         schedules=schedules_in(options),
     )
-    run.kernels = with_work(run.kernels, run.functions)
+    run.kernels = with_work(kernels, run.functions)
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))

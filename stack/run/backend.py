@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import getdoc
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -77,6 +77,27 @@ class LazyKernel(Kernel):
     @cached_property
     def computes(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.__dict__["_make"]["computes"]()
+
+
+class Kernels(Sequence[Kernel]):
+    """Kernel records that are made when somebody first reads them: calls of a program do not."""
+
+    def __init__(self, make: Callable[[], Sequence[Kernel]]) -> None:
+        self.make = make
+
+    @cached_property
+    def made(self) -> Sequence[Kernel]:
+        return self.make()
+
+    @overload
+    def __getitem__(self, place: int) -> Kernel: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Kernel]: ...
+    def __getitem__(self, place: int | slice) -> Kernel | Sequence[Kernel]:
+        return self.made[place]
+
+    def __len__(self) -> int:
+        return len(self.made)
 
 
 def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
@@ -162,8 +183,8 @@ class FrozenValues:
         prepare: computes the values from storage arrays, one for each parameter.
         call: takes the values, and storage arrays for all parameters; returns results as `run`
             does.
-        by_address: the same with addresses of the values, of all parameters, and of results to fill
-            in; None if it cannot be called so.
+        by_address: returns how to call it with addresses of the values, of all parameters, and of
+            results to fill in; None if it cannot be called so.
         bytes: size of the values.
         given: numbers of the parameters that the other part takes after the values.
     """
@@ -171,7 +192,7 @@ class FrozenValues:
     weights: tuple[int, ...]
     prepare: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
     call: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
-    by_address: AddressProgram | None
+    by_address: Callable[[], AddressProgram | None]
     bytes: int
     given: tuple[int, ...]
 
@@ -183,7 +204,8 @@ class Executable:
     Attributes:
         run: storage arrays (C order, bf16 as uint16), one for each parameter, to result arrays of
             the same kind, which the caller owns.
-        kernels: kernels in execution order; equal kernels are listed once for each call.
+        kernels: kernels in execution order; equal kernels are listed once for each call. Often
+            `Kernels`, which are made on the first read.
         artifacts: later stages as text: "mlir", "llvm", "asm", "hlo", "inductor", "tir". A value
             may be a function that returns the text.
         counts_what: the unit of `len(kernels)`, in words.
@@ -197,7 +219,7 @@ class Executable:
         wait: waits until all calls are done, if `call` is asynchronous.
         arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only
             borrowed: the caller must wait for the call before releasing it.
-        by_address: the same on addresses, if it can be called so.
+        by_address: returns how to call it on addresses; None if it cannot be called so.
         call_dense: `call` without conversions, on dense arrays of the frontend `arrays`; None if
             there is no such way.
         peak_bytes: maximum memory for intermediates and results, or None if unknown.
@@ -207,11 +229,11 @@ class Executable:
         stepwise: the reason why calls launch kernels one by one; empty if they replay a device
             graph, or if there is none.
         frozen: how to cache values that depend only on weights; None if each call computes them.
-        foreign: its kernels as custom calls of XLA; None if XLA cannot call them.
+        foreign: returns its kernels as custom calls of XLA; None if XLA cannot call them.
     """
 
     run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: Sequence[Kernel] = ()
     artifacts: dict[str, str | Callable[[], str]] = field(default_factory=dict)
     counts_what: str = "kernels"
     prepare: Callable[[Sequence[np.ndarray]], Any] | None = None
@@ -221,7 +243,7 @@ class Executable:
     accept: Callable[[Sequence[Any]], Any] | None = None
     wait: Callable[[], None] | None = None
     arrays: str = ""
-    by_address: AddressProgram | None = None
+    by_address: Callable[[], AddressProgram | None] = lambda: None
     call_dense: CallDense | None = None
     peak_bytes: int | None = None
     note: str = ""
@@ -229,11 +251,11 @@ class Executable:
     stepwise: Callable[[], str] = str
     drain: Callable[[Iterator[np.ndarray]], list[np.ndarray]] | None = None
     frozen: FrozenValues | None = None
-    foreign: ForeignSteps | None = None
+    foreign: Callable[[], ForeignSteps | None] = lambda: None
 
 
 # kernels, and later stages by name as text or as a function that returns it
-Inspected = tuple[list[Kernel], dict[str, str | Callable[[], str]]]
+Inspected = tuple[Sequence[Kernel], dict[str, str | Callable[[], str]]]
 
 
 @dataclass(frozen=True)

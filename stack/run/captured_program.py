@@ -22,8 +22,7 @@ from stack.run.compile import (
 from stack.run.frontend import Captured, Frontend
 from stack.run.options import check_options
 from stack.run.pipeline_edits import DEFAULT, Passes, split_weights
-from stack.run.record import Run, Stage
-from stack.run.watch import announce
+from stack.run.record import Run, Stage, announce
 from stack.wings import part
 
 Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name

@@ -12,7 +12,7 @@ from stack.ir.func import Func
 from stack.phases import phase
 from stack.releases import warn_if_untested
 from stack.rewrite.pipeline import Pipeline
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Kernels
 from stack.run.coverage import walk
 from stack.run.decisions import decided
 from stack.run.pipeline_edits import DEFAULT, Passes, Stages, is_default, steer
@@ -27,7 +27,7 @@ from stack.wings import part, wing
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays on a GPU
 LOWERING_STAGES = ("tiled", "loop")
-_SCANS = ("scan", "pad")  # ops of scans; a tree of slices ends with pads
+_SCANS = {"scan", "pad"}  # ops of scans; a tree of slices ends with pads
 
 Made = TypeVar("Made")
 
@@ -99,11 +99,11 @@ def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "
     """
     if "hosted" in str(passes):
         return ()
-    asks = any(node.op == "custom" for node in walk(func))
+    asks = "custom" in func.body.ops
     if asks:
         wing("ops")
     scans = backend.lowering.hosts == "cuda" and plugins.has("stack.passes", "hosted")
-    if not asks and not (scans and any(node.op in _SCANS for node in walk(func))):
+    if not asks and not (scans and _SCANS & func.body.ops):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)
@@ -321,7 +321,8 @@ def compile_func(
         weights=weights if freeze else None,
     )
     if backend.peer is None:
-        executable.kernels = with_work(executable.kernels, run.functions)
+        kernels = executable.kernels
+        executable.kernels = Kernels(lambda: with_work(kernels, run.functions))
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text

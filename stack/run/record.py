@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import json
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from stack.errors import unknown_name
 from stack.ir.func import Func
 from stack.phases import phases_now
 from stack.rewrite.check import EXACT, Inexact
-from stack.run.backend import Kernel, LazyKernel
+from stack.run.backend import Kernel, Kernels, LazyKernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.decisions import FILE as DECISIONS
 from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
@@ -122,8 +124,7 @@ class Run:
     frontend: str = ""
     backend: str = ""
     records: list[Stage] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    coverage: dict[str, Any] = field(default_factory=dict)
+    kernels: Sequence[Kernel] = ()
     notes: dict[str, str] = field(default_factory=dict)
     compile_s: float = 0.0
     machine: str = ""  # the target that it was lowered for
@@ -132,6 +133,7 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the compilation
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see `Frontend.flags`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
+    imported: Func | None = None  # the function whose ops `coverage` counts
 
     @property
     def stages(self) -> list[str]:
@@ -153,16 +155,27 @@ class Run:
                 return stage
         raise KeyError(str(unknown_name("no stage", name, self.stages)))
 
-    def cover(self, imported: Func) -> None:
-        """Sets `coverage`: counts the ops of the imported function that are compiled, library
-        calls, hosted or fallbacks; see `coverage_of`.
+    @cached_property
+    def coverage(self) -> dict[str, Any]:
+        """The ops of the imported function that are compiled, library calls, hosted or fallbacks;
+        counted on the first read, see `coverage_of`.
         """
         lowered = self.functions
-        if runs_loops(self.frontend):
-            self.kernels = [
-                LazyKernel(k, {}, loop_steps=0) if k.loop_steps else k for k in self.kernels
-            ]
-        self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
+        if self.imported is None:
+            return {}
+        return coverage_of(self.imported, lowered[-1] if lowered else None, self.kernels)
+
+    def cover(self, imported: Func) -> None:
+        """Completes the record of a compiled program: `coverage` counts the ops of `imported`."""
+        self.__dict__.pop("coverage", None)  # of a run that was covered before
+        self.imported, kernels = imported, self.kernels
+        self.kernels = Kernels(lambda: self._stepped(kernels))
+
+    def _stepped(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+        """Returns the kernels without steps of loops in Python if the framework runs its loops."""
+        if not runs_loops(self.frontend):
+            return kernels
+        return [LazyKernel(k, {}, loop_steps=0) if k.loop_steps else k for k in kernels]
 
     def func(self, name: str) -> Func:
         """A stage as a function. Raises KeyError, or ValueError for another compiler's text."""
@@ -276,6 +289,26 @@ class Run:
         replace_file(root / DECISIONS, (json.dumps(self.decisions(), indent=1) + "\n").encode())
         replace_file(root / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
         return root
+
+
+_OPEN: list[list[Run]] = []  # of every `recording()`
+
+
+@contextmanager
+def recording() -> Generator[list[Run]]:
+    """Collects the records of all compilations inside, oldest first."""
+    records: list[Run] = []
+    _OPEN.append(records)
+    try:
+        yield records
+    finally:
+        _OPEN[:] = [other for other in _OPEN if other is not records]
+
+
+def announce(run: Run) -> None:
+    """Adds the record of a compiled graph to every `recording()` that is open."""
+    for records in _OPEN:
+        records.append(run)
 
 
 def recorded(captured: Captured, frontend: str, target: str = "", backend: str = "") -> Run:

@@ -14,7 +14,7 @@ from stack.ir.func import Func
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_input
 from stack.run.backend import Kernel, LazyKernel
-from stack.wings import part_if_here
+from stack.wings import call_if_here
 
 # nodes by name, each with the names of its operands that are computed
 Steps = dict[str, tuple[Node, tuple[str, ...]]]
@@ -59,8 +59,7 @@ def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
 
 def _name(step: Node) -> str:
     """Returns what a step computes; "" without the wing `naming`."""
-    group_name = part_if_here("group-name")
-    return "" if group_name is None else group_name(step)
+    return call_if_here("group-name", step) or ""
 
 
 @cached_by_class

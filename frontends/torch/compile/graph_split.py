@@ -177,7 +177,7 @@ class Parts:
         for number, part in enumerate(runs):
             for stage in part.records:
                 made.add(replace(stage, name=f"part{number}.{stage.name}"))
-            made.kernels.extend(part.kernels)
+            made.kernels = [*made.kernels, *part.kernels]
             made.compile_s += part.compile_s
         own = self.names.total()
         counts = {k: sum(r.coverage.get(k, 0) for r in runs) for k in _COUNTS}

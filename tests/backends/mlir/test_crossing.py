@@ -31,7 +31,7 @@ def program() -> AddressProgram:
     func = b.func("main", [x, y], [product, b.reduce(product, kind="sum", axes=(1,)), x])
     run = Run("", "ir", "mlir")
     options = {"cache": False}
-    made = compile_func(func, find_backend("mlir"), run, "default", options).by_address
+    made = compile_func(func, find_backend("mlir"), run, "default", options).by_address()
     assert made is not None
     return made
 

@@ -27,10 +27,7 @@ def compiler() -> Compiler:
         func = Pipeline(passes).run(func).func
     cpu = load("avx512")
     assert isinstance(cpu, Cpu)
-    made = Compiler(None, cpu)
-    for node in made.look(func):
-        made.name(node)
-    return made
+    return Compiler(func, cpu, None)
 
 
 def test_locations_of_lines() -> None:
@@ -41,7 +38,7 @@ def test_locations_of_lines() -> None:
 
 
 def test_each_statement_has_its_own_location(compiler: Compiler) -> None:
-    (text,) = (located() for located in compiler.located.values())
+    (text,) = (kernel.located() for kernel in compiler.by_text.values())
     (add,) = re.findall(r"arith\.addf .* (loc\(.*\))", text)[:1]
     (exp,) = set(re.findall(r"llvm\.call @stack_exp.* (loc\(.*\))", text))  # of several vectors
     (total,) = set(re.findall(r"vector\.reduction .* (loc\(.*\))", text))
@@ -53,14 +50,15 @@ def test_each_statement_has_its_own_location(compiler: Compiler) -> None:
 
 
 def test_what_is_compiled_and_what_people_read_have_none(compiler: Compiler) -> None:
-    (readable,) = (make() for make in compiler.readable.values())
+    (kernel,) = compiler.by_text.values()
+    readable = kernel.readable()
     assert "// m.py:11" in readable
-    assert not any("loc(" in text for text in (readable, *compiler.readable))
+    assert not any("loc(" in text for text in (readable, kernel.text))
 
 
 def test_lowered_text_and_the_line_table(compiler: Compiler, tmp_path: Path) -> None:
     """Functions that are inlined have the line that calls them, not one of their own text."""
-    (text,) = (located() for located in compiler.located.values())
+    (text,) = (kernel.located() for kernel in compiler.by_text.values())
     assert 'loc("m.py":11:0)' in jit.lower(text)
     tool = shutil.which("llvm-dwarfdump") or shutil.which("objdump")
     if tool is None:

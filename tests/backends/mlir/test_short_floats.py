@@ -58,8 +58,7 @@ def test_llvm_has_code_for_vectors_of_any_length(name: str, short: str) -> None:
         pytest.skip("code of x86-64")
     for n in (1, 17, 33, 65):
         func = lower(moves(n, short), find_backend("mlir"), Run(), target=CPUS[name])
-        compiler = Compiler(None, CPUS[name])
-        for text in {compiler.text(node) for node in compiler.print_all(func)}:
+        for text in Compiler(func, CPUS[name], None).by_text:
             jit.compile_object(text)
 
 

@@ -359,11 +359,7 @@ def test_without_jit_the_function_runs() -> None:
 def test_a_code_generator_without_custom_calls_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import stack.backends.mlir.compiler as compiler
 
-    found = compiler.part_if_here
-    foreign: Any = lambda *_: None
-    monkeypatch.setattr(
-        compiler, "part_if_here", lambda name: foreign if name == "mlir-xla" else found(name)
-    )
+    monkeypatch.setattr(compiler, "call_if_here", lambda *_: None)
     with pytest.raises(StackError, match="peer=Peer"):
         stack.jit(lambda x: x + 1, options={"cache": False})(drawn(3))
 

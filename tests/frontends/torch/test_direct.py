@@ -151,7 +151,7 @@ def test_results_by_address_that_are_one_value_or_an_argument() -> None:
     )
     given = [np.arange(4, dtype=np.float32), np.ones((2, 2), np.float32)]
     compiled = stack.compile(func, *given)
-    program = compiled.graph.executable_for(given).by_address
+    program = compiled.graph.executable_for(given).by_address()
     assert program is not None
     found = [np.full(4, -1, np.float32) for _ in range(3)]
     program.call([a.ctypes.data for a in (*given, *found)])
@@ -170,7 +170,7 @@ def test_a_program_that_returns_a_constant_needs_arrays() -> None:
     )
     compiled = stack.compile(func, np.ones(4, np.float32))
     ready = [np.ones(4, np.float32)]
-    assert compiled.graph.executable_for(ready).by_address is None
+    assert compiled.graph.executable_for(ready).by_address() is None
 
 
 def test_threads_do_not_write_each_others_results() -> None:
@@ -220,6 +220,7 @@ def test_large_weights_cross_by_address_and_a_backward_pass_lets_go_of_its_tenso
             trained(x).sum().backward()
     (backward,) = trained.gradients
     (made,) = backward.executables.values()
-    assert made.by_address is not None
-    assert made.by_address.frees
+    program = made.by_address()
+    assert program is not None
+    assert program.frees
     assert backward.direct is None

@@ -207,7 +207,8 @@ def test_values_go_with_their_weights() -> None:
     def prepare(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [arrays[0] * 2]
 
-    frozen = FrozenValues((0,), prepare, lambda values, arrays: list(values), None, 12, ())
+    call: Any = lambda values, arrays: list(values)
+    frozen = FrozenValues((0,), prepare, call, lambda: None, 12, ())
     kept = WeightCache(frozen, FRONTEND)
     first, second = torch.ones(3), torch.zeros(3)
     value = weakref.ref(kept.values([first], [first.numpy()])[0])

@@ -9,9 +9,9 @@ from typing import Any
 from stack.releases import install_hint
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
-from stack.wings import part_if_here
+from stack.wings import call_if_here
 
-from . import elf, pool
+from . import elf
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # ops without code generation: their groups run through a library and are labelled so
@@ -25,10 +25,7 @@ def _missing() -> str | None:
 
 
 def _warm(options: Mapping[str, Any]) -> None:
-    pool.ahead(cache_of(options))
-    native_call = part_if_here("mlir-ahead")
-    if native_call is not None:
-        native_call(cache_of(options))
+    call_if_here("mlir-ahead", cache_of(options))
 
 
 def _limits() -> str:

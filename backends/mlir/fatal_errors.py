@@ -11,34 +11,19 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+
+from stack.errors import StackError
 
 Made = TypeVar("Made")
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-_own = threading.local()  # `job`: the call that a thread runs
+_own = threading.local()  # `made`: the future of the call that a thread runs
 
 
-class FatalError(Exception):
-    """An error on which LLVM would have terminated the process. The message is LLVM's."""
-
-
-class _Job:
-    """A call that another thread runs, and its result or the exception that it raised."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
-        self.made: Any = None
-        self.error: BaseException | None = None
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        _own.job = self
-        try:
-            self.made = self.call()
-        except BaseException as error:
-            self.error = error
-        self.ended.set()
+class CompileError(StackError):
+    """An error of MLIR or LLVM for a module; the message is theirs, with the lines it refers to."""
 
 
 def caught(call: Callable[[], Made], owner: Any) -> Made:
@@ -48,23 +33,29 @@ def caught(call: Callable[[], Made], owner: Any) -> Made:
         owner: the object that LLVM works on. It is never freed after a fatal error.
 
     Raises:
-        FatalError: LLVM cannot compile something.
+        CompileError: LLVM would have terminated the process. The message is LLVM's.
     """
-    job = _Job(call)
+    made: Future[Made] = Future()
     try:
-        threading.Thread(target=job.run, name="stack-llvm", daemon=True).start()
+        threading.Thread(target=_run, args=(call, made), name="stack-llvm", daemon=True).start()
     except RuntimeError:  # Python is shutting down and starts no threads
         return call()
     try:
-        job.ended.wait()
+        wait([made])
     except BaseException:  # an interrupt: wait, as the caller will free what LLVM uses
-        job.ended.wait()
+        wait([made])
         raise
-    if isinstance(job.error, FatalError):
+    if isinstance(made.exception(), CompileError):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
-    if job.error is not None:
-        raise job.error
-    return job.made
+    return made.result()
+
+
+def _run(call: Callable[[], Made], made: Future[Made]) -> None:
+    _own.made = made
+    try:
+        made.set_result(call())
+    except BaseException as error:
+        made.set_exception(error)
 
 
 def install(library: ctypes.CDLL) -> None:
@@ -76,11 +67,10 @@ def install(library: ctypes.CDLL) -> None:
 
 @_HANDLER
 def _take(message: bytes) -> None:
-    job: _Job | None = getattr(_own, "job", None)
-    if job is None:
+    made: Future[Any] | None = getattr(_own, "made", None)
+    if made is None:
         return  # another user of this LLVM: the process terminates as usual
-    job.error = FatalError(message.decode(errors="replace").strip())
-    job.ended.set()
+    made.set_exception(CompileError(f"LLVM: {message.decode(errors='replace').strip()}"))
     forever = threading.Lock()
     forever.acquire()
     forever.acquire()

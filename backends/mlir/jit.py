@@ -16,22 +16,21 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stack.errors import StackError
 from stack.phases import phase
 from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import RuntimeValue
-from . import bindings, c_api, elf, execution_engine, fatal_errors, locations, pool, threads
+from . import bindings, c_api, elf, execution_engine, locations, pool, portable_pool, threads
+from .fatal_errors import CompileError
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 # Printed kernels are already vectorized, unrolled, and without common subexpressions. LLVM's passes
@@ -44,14 +43,6 @@ MADE_OF_OTHERS = 2  # for functions that need inlining, and memory promoted to r
 FORMAT = "stack.mlir/2"
 
 Address = int
-
-# A module that declares the pool's entry. The text is searched, because inspecting a module would
-# load the ops of all its dialects, which takes longer than compiling it.
-_ASKS_FOR_POOL = re.compile(rf"llvm\.func[^@\n]*@{threads.SYMBOL}\((?!%)")
-
-
-class CompileError(StackError):
-    """An error of MLIR or LLVM for a module; the message is theirs, with the lines it refers to."""
 
 
 @dataclass(frozen=True)
@@ -141,30 +132,20 @@ def _with_lines(message: str, text: str) -> str:
     return "\n".join([message, *shown])
 
 
-@phase("LLVM")
-def _engine(module: Any, text: str, cache: Cache | None = None, level: int = OPT_LEVEL) -> Any:
-    try:
-        engine = execution_engine.engine(module, level)
-    except (fatal_errors.FatalError, RuntimeError) as error:
-        raise CompileError(f"LLVM: {error}") from error
-    if _ASKS_FOR_POOL.search(text):
-        entry = ctypes.c_void_p(pool.address(cache))
+def _engine(module: Any, text: str, level: int = OPT_LEVEL) -> Any:
+    """The engine of a module. Raises CompileError."""
+    engine = execution_engine.engine(module, level)
+    if threads.are_asked_for(text):
+        # only code that `elf` cannot load runs in the engine, so that the native pool may be late
+        entry = ctypes.cast(portable_pool.dispatch, ctypes.c_void_p)
         engine.raw_register_runtime(threads.SYMBOL, entry)
     return engine
-
-
-def _lookup(engine: Any, name: str) -> Address:
-    """The address of a function, or 0. The first lookup compiles the whole module."""
-    try:
-        return execution_engine.lookup(engine, name)
-    except fatal_errors.FatalError as error:
-        raise CompileError(f"LLVM: {error}") from error
 
 
 def compile_object(text: str) -> bytes:
     """Returns the object file of a module in the dialects above, with DWARF lines."""
     module = _lowered(text, located=True)
-    return _object(_engine(module, text), _public(module))
+    return execution_engine.object_of(_engine(module, text), _public(module))
 
 
 def _public(module: Any) -> str:
@@ -176,20 +157,6 @@ def _public(module: Any) -> str:
     raise CompileError("the module exports no function")
 
 
-@phase("codegen")
-def _object(engine: Any, name: str) -> bytes:
-    # Dumping looks up every function in order to compile it, and fails for internal ones. Looking
-    # up an exported one first compiles the module, so that the dump only writes.
-    _lookup(engine, name)
-    # MLIR writes objects only to files, and returns without an error if it cannot
-    with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
-        path = Path(folder, "kernel.o")
-        engine.dump_to_object_file(str(path))
-        if not path.exists():
-            raise CompileError("MLIR wrote no object file")
-        return path.read_bytes()
-
-
 @functools.cache
 def _process() -> ctypes.CDLL:
     return ctypes.CDLL(None)
@@ -197,7 +164,7 @@ def _process() -> ctypes.CDLL:
 
 @functools.cache
 def _math() -> ctypes.CDLL | None:
-    import ctypes.util
+    import ctypes.util  # which runs another process to find a library
 
     path = ctypes.util.find_library("m")
     return ctypes.CDLL(path) if path else None
@@ -207,11 +174,8 @@ def resolve(symbol: str, cache: Cache | None = None) -> Address | None:
     """The address of a function of libm or libc, or of the pool, which may come from the cache."""
     if symbol == threads.SYMBOL:
         return pool.address(cache)
-    for library in (_math(), _process()):
-        function = getattr(library, symbol, None)
-        if function is not None:
-            return ctypes.cast(function, ctypes.c_void_p).value
-    return None
+    function = getattr(_process(), symbol, None) or getattr(_math(), symbol, None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 @functools.cache
@@ -250,9 +214,9 @@ def build(
     found = stored(entry, wanted, cache)
     if found is not None:
         return found
-    engine = _engine(_lowered(text), text, cache, level)
+    engine = _engine(_lowered(text), text, level)
     if elf.supported():
-        code = _object(engine, wanted[0])
+        code = execution_engine.object_of(engine, wanted[0])
         try:
             library = _loaded(code, wanted, cache)
         except elf.LoadError:
@@ -261,7 +225,7 @@ def build(
             if cache is not None:
                 cache.put(entry, code)
             return library
-    return _from_engine(engine, wanted)
+    return KernelLibrary(*execution_engine.kernels_in(engine, wanted))
 
 
 def stored(entry: str, names: Sequence[str], cache: Cache | None) -> KernelLibrary | None:
@@ -278,39 +242,11 @@ def stored(entry: str, names: Sequence[str], cache: Cache | None) -> KernelLibra
 @phase("load")
 def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> KernelLibrary:
     """Loads the kernels of an object. Raises LoadError."""
-    return _pick(elf.load(code, functools.partial(resolve, cache=cache)), names)
-
-
-def _pick(image: elf.Image, names: Sequence[str]) -> KernelLibrary:
+    image = elf.load(code, functools.partial(resolve, cache=cache))
     missing = [name for name in names if name not in image.addresses]
     if missing:
         raise elf.LoadError(f"no such kernel: {', '.join(missing)}")
     return KernelLibrary({name: image.addresses[name] for name in names}, image)
-
-
-def _from_engine(engine: Any, names: list[str]) -> KernelLibrary:
-    """The kernels inside the engine, for machines whose objects we cannot load ourselves."""
-    found: dict[str, Address] = {}
-    keep: list[Any] = [engine]
-    for name in names:
-        packed = _lookup(engine, name)
-        if not packed:
-            raise CompileError(f"no such kernel: {name}")
-        kernel = _unpacked(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(packed))
-        keep.append(kernel)
-        found[name] = ctypes.cast(kernel, ctypes.c_void_p).value or 0
-    return KernelLibrary(found, keep)
-
-
-def _unpacked(packed: Callable[[int], None]) -> Any:
-    """Adapts the engine's entries, which take the address of each argument's address."""
-
-    def call(slots: int) -> None:
-        first = ctypes.c_void_p(slots)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(first))
-        packed(ctypes.addressof(arguments))
-
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
 
 
 def assembly(text: str) -> str:

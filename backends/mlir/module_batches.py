@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from stack.phases import phase
 from stack.run.cache import Cache
 
-from . import elf, jit, threads, workers
+from . import elf, jit, pool, threads, workers
 
 ENTRY = "kernel"
 _FUNCTIONS = re.compile(r"^(?=llvm\.func)", re.MULTILINE)
@@ -30,7 +30,10 @@ def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.NativeKern
             equal functions in all of them.
     """
     found = dict(_stored(texts, cache))
-    parts = _shared_out([text for text in texts if text not in found])
+    left = [text for text in texts if text not in found]
+    if any(map(threads.are_asked_for, left)):
+        pool.ahead(cache)
+    parts = _shared_out(left)
     others = [workers.submit(_compiled, part, cache) for part in parts[1:]]
     if parts:
         found.update(_compiled(parts[0], cache))

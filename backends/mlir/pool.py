@@ -90,7 +90,7 @@ def pool(cache: Cache | None = None) -> Pool | None:
 
 
 def ahead(cache: Cache | None) -> None:
-    """Compile the pool in the background: most programs have a kernel that needs it."""
+    """Compile the pool in the background, while kernels are compiled that need it to be loaded."""
     if not _pools and threads.cores() > 1:  # with one core it would not be concurrent
         workers.submit(pool, cache)
 

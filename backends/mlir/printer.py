@@ -140,7 +140,8 @@ class Printer(Accesses):
             parts.append(f"  {amx.RELEASE}\n")
         parts.append("  llvm.return\n}\n")
         scalef = "avx512f" in self.cpu.features
-        parts.append(functions.definitions(sorted(self.uses), scalef))
+        if self.uses:
+            parts.append(functions.definitions(sorted(self.uses), scalef))
         return with_instructions("".join(parts), self.cpu)
 
     def body(self, block: Block) -> None:

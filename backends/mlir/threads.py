@@ -9,14 +9,25 @@ import ctypes
 import functools
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 SYMBOL = "stack_parallel_for"
+_DECLARES_POOL = re.compile(rf"llvm\.func[^@\n]*@{SYMBOL}\((?!%)")
 
 
 def prelude() -> str:
     """Returns MLIR text that declares the thread pool's entry function in a module."""
     return f"llvm.func @{SYMBOL}(!llvm.ptr, !llvm.ptr, i64, i64)\n"
+
+
+def are_asked_for(text: str) -> bool:
+    """True if a module declares the thread pool's entry function.
+
+    The text is searched, because inspecting a module would load the ops of all its dialects, which
+    takes longer than compiling it.
+    """
+    return _DECLARES_POOL.search(text) is not None
 
 
 def entry(name: str, body: str, count: int, grain: int = 1) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.backends.mlir import BACKEND, bindings, elf, threads, workers
+from stack.backends.mlir import bindings, elf, jit, pool, threads, workers
 
 pytest.importorskip("torch_mlir")
 
@@ -70,24 +70,35 @@ def test_python_may_be_about_to_end() -> None:
     assert done.stdout.strip() == "32 <class 'ZeroDivisionError'>"
 
 
-AHEAD = """
-from stack.backends.mlir import BACKEND, pool, workers
-BACKEND.machine.warm({options})
-workers._before_fork()
+POOLS = """
+import sys
+import stack
+from stack.backends.mlir import pool
+from stack.ir import Builder, param, tensor
+b, x = Builder(), param("x", tensor("f32", int(sys.argv[1]), 64))
+stack.compile(b.func("main", [x], [b.exp(x)]))
 print(len(pool._pools))
 """
 
 
-@pytest.mark.skipif(not elf.supported() or threads.cores() < 2, reason="nothing is begun ahead")
-@pytest.mark.parametrize("options, is_kept", [({}, True), ({"cache": False}, False)])
-def test_the_pool_is_there_before_a_kernel_asks(
-    options: dict[str, bool], is_kept: bool, tmp_path: Path
-) -> None:
-    assert BACKEND.machine.warm is not None
-    command = [sys.executable, "-c", AHEAD.format(options=options)]
+@pytest.mark.skipif(not elf.supported(), reason="there is no pool here")
+@pytest.mark.parametrize("rows, count", [(1 << 14, 1), (1, 0)])
+def test_the_pool_is_there_if_a_kernel_asks_for_it(rows: int, count: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", POOLS, str(rows)]
     environment = {**os.environ, "STACK_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.strip() == "1"
-    assert any(tmp_path.rglob("*.obj")) == is_kept
+    assert done.stdout.strip() == str(count)
+
+
+@pytest.mark.skipif(not elf.supported(), reason="there is no pool here")
+def test_kernels_are_compiled_without_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled beside them: only who loads them waits for it."""
+
+    def address(*_: object) -> int:
+        raise AssertionError
+
+    monkeypatch.setattr(pool, "address", address)
+    text = threads.prelude() + threads.entry("f", "g", 9) + threads.body("g")
+    assert jit.compile_object(text + "  llvm.return\n}\n")

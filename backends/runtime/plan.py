@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from stack.errors import StackError
 from stack.ir.memory_reuse import reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType
-from stack.run.foreign import values_read
+from stack.run.foreign import Value, values_read
 
 from .control import CONTROL
 from .device import CallOpaque, Device, LibraryCall, Load, Make
@@ -51,7 +52,6 @@ class Plan:
         self.keeps = keeps
         self.values: dict[tuple[Node, int], RuntimeValue] = {}
         self.all: list[RuntimeValue] = []
-        self.read = values_read(block)
         self.steps: list[RuntimeStep] = []
         self.arena_bytes = 0
         self.inputs = [self._value(p, 0, p.tensor, "input") for p in block.params]
@@ -61,6 +61,11 @@ class Plan:
         if keeps:
             self._lay_out()
         self.results = [self.find(r) for r in block.results]
+
+    @cached_property
+    def read(self) -> set[Value]:
+        """The values of the block that its steps read."""
+        return values_read(self.block)
 
     def find(self, node: Node) -> RuntimeValue:
         """Returns the runtime value that a node of the block has; for an `item`, of its tuple."""
@@ -134,20 +139,19 @@ class Plan:
         elif node.op in CONTROL:
             self._add_control(node, args)
         elif node.op == "opaque":
-            make, outs = self._opaque(node), self._made(node)
-            unread = self._unread(node)
-            self.steps.append(MakingStep(node, args, outs, "framework", False, make, unread))
+            make, outs, unread = self._opaque(node), self._made(node), self._unread(node)
+            step = MakingStep(node, args, outs, make, unread, library="framework", capturable=False)
+            self.steps.append(step)
         else:
             self._add_library(node, args, self.device.library(node))
 
     def _add_library(self, node: Node, args: Sequence[RuntimeValue], found: LibraryCall) -> None:
         if found.make is not None:
-            outs = self._made(node)
-            step = MakingStep(node, args, outs, found.name, found.capturable, found.make)
+            step = MakingStep(node, args, self._made(node), found.make)
         else:
             assert found.fill is not None
-            outs = self._written(node, args)
-            step = FillingStep(node, args, outs, found.name, found.capturable, found.fill)
+            step = FillingStep(node, args, self._written(node, args), found.fill)
+        step.library, step.capturable = found.name, found.capturable
         self.steps.append(step)
 
     def _add_control(self, node: Node, args: Sequence[RuntimeValue]) -> None:
@@ -159,7 +163,8 @@ class Plan:
             self.steps.append(KernelStep(node, args, outs, kernel))
             return
         make, capturable = self.control(node)
-        self.steps.append(MakingStep(node, args, self._made(node), "", capturable, make, unread))
+        outs = self._made(node)
+        self.steps.append(MakingStep(node, args, outs, make, unread, capturable=capturable))
 
     def _computed(self, node: Node, item: int, args: Sequence[RuntimeValue]) -> RuntimeValue:
         """Returns the value of a result of compiled control flow: fresh, or that of an operand."""

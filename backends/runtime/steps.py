@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
 
 from stack.errors import StackError
 from stack.ir.node import Node
@@ -11,22 +12,15 @@ from .device import Bound, Device, DeviceKernel, Fill, Make
 from .values import Array, RuntimeValue
 
 
+@dataclass(eq=False)
 class RuntimeStep:
     """One step. `library` names the library it calls. `capturable`: a CUDA graph can contain it."""
 
-    def __init__(
-        self,
-        node: Node,
-        args: Sequence[RuntimeValue],
-        outs: Sequence[RuntimeValue],
-        library: str = "",
-        capturable: bool = True,
-    ) -> None:
-        self.node = node
-        self.args = args
-        self.outs = outs
-        self.library = library
-        self.capturable = capturable
+    node: Node
+    args: Sequence[RuntimeValue]
+    outs: Sequence[RuntimeValue]
+    library: str = field(default="", kw_only=True)
+    capturable: bool = field(default=True, kw_only=True)
 
     def bind(self, device: Device) -> Bound:
         """Returns the function that executes the step, once all arrays in the arena are known."""
@@ -53,37 +47,21 @@ class OnArrays:
         return lambda _: self.launch([v.get() for v in args], [v.get() for v in outs])
 
 
+@dataclass(eq=False)
 class KernelStep(RuntimeStep):
     """A step that launches one of our kernels."""
 
-    def __init__(
-        self,
-        node: Node,
-        args: Sequence[RuntimeValue],
-        outs: Sequence[RuntimeValue],
-        kernel: DeviceKernel,
-    ) -> None:
-        super().__init__(node, args, outs)
-        self.kernel = kernel
+    kernel: DeviceKernel
 
     def bind(self, device: Device) -> Bound:
         return self.kernel.bind(self.args, self.outs)
 
 
+@dataclass(eq=False)
 class FillingStep(RuntimeStep):
     """A library call that writes its results into arrays that exist already."""
 
-    def __init__(
-        self,
-        node: Node,
-        args: Sequence[RuntimeValue],
-        outs: Sequence[RuntimeValue],
-        library: str,
-        capturable: bool,
-        fill: Fill,
-    ) -> None:
-        super().__init__(node, args, outs, library, capturable)
-        self.fill = fill
+    fill: Fill
 
     def bind(self, device: Device) -> Bound:
         def run(_: int) -> None:
@@ -95,25 +73,15 @@ class FillingStep(RuntimeStep):
         return run
 
 
+@dataclass(eq=False)
 class MakingStep(RuntimeStep):
     """A step that allocates its results: control flow, a framework call, or a library call.
 
     `dropped`: numbers of the results that nobody reads.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        args: Sequence[RuntimeValue],
-        outs: Sequence[RuntimeValue],
-        library: str,
-        capturable: bool,
-        make: Make,
-        dropped: Container[int] = (),
-    ) -> None:
-        super().__init__(node, args, outs, library, capturable)
-        self.make = make
-        self.dropped = dropped
+    make: Make
+    dropped: Container[int] = ()
 
     def bind(self, device: Device) -> Bound:
         def run(stream: int) -> None:

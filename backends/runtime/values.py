@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 Array = Any  # an array of the device's library
 Table = ctypes.Array[Any]  # 8-byte numbers, among them addresses
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RuntimeValue:
     """A value, its array while a program runs, and the tables that contain its address.
 
@@ -20,30 +22,17 @@ class RuntimeValue:
     `arena` its array with the offset of the first byte.
     """
 
-    __slots__ = (
-        "address", "arena", "array", "base", "dtype", "own", "place", "shape", "slots", "source",
-        "what",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        what: str,
-        shape: tuple[int, ...],
-        dtype: Any,
-        source: str,
-        address: Callable[[Array], int],
-    ) -> None:
-        self.what = what
-        self.shape = shape
-        self.dtype = dtype
-        self.source = source
-        self.address = address
-        self.base: RuntimeValue | None = None
-        self.place: int | None = None
-        self.arena: tuple[Array, int] | None = None
-        self.array: Array | None = None
-        self.slots: list[tuple[Table, int]] = []
-        self.own: Table | None = None
+    what: str
+    shape: tuple[int, ...]
+    dtype: Any
+    source: str
+    address: Callable[[Array], int]
+    base: RuntimeValue | None = None
+    place: int | None = None
+    arena: tuple[Array, int] | None = None
+    array: Array | None = None
+    slots: list[tuple[Table, int]] = field(default_factory=list[tuple[Table, int]])
+    own: Table | None = None
 
     @property
     def bytes(self) -> int:

@@ -11,8 +11,7 @@ import math
 from stack.ir.axes import parse_rule
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import is_alias, is_contraction, is_elementwise, is_loop, moved, spread
-from stack.ir.types import TupleType
+from stack.ir.traits import is_alias, is_contraction, is_elementwise, spread
 
 from .access import Accesses, memory_type
 from .amx import store_sums
@@ -22,15 +21,6 @@ from .micro_kernel import multiply
 from .views import View, each_row, in_rows, is_view, sizes, strides, view
 
 
-def is_block(node: Node) -> bool:
-    """True if a statement is a matmul, an alias, or concerns a tile of rank 2 or more."""
-    if isinstance(node.type, TupleType) or is_loop(node) or node.op == "alloc":
-        return False
-    value = (moved(node) or node).tensor
-    is_tile = value.space == "tile" and value.rank > 1
-    return is_contraction(node) or is_alias(node) or is_tile
-
-
 def cost(node: Node) -> float:
     """Returns the number of scalar operations of a dot: two per multiply-add."""
     extents = parse_rule(node.attrs["rule"]).sizes([a.shape for a in node.args])
@@ -38,7 +28,7 @@ def cost(node: Node) -> float:
 
 
 def block(p: Accesses, node: Node) -> str:
-    """Prints the statements of a node that `is_block` accepts.
+    """Prints the statements of a node of several rows.
 
     Returns the name of its value, or the names of its rows, joined by `|`.
     """

@@ -13,7 +13,6 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir.node import Node
 from stack.ir.storage import encode, storage_dtype
-from stack.ir.types import DType
 from stack.run.cache import Cache
 from stack.target.record import LINE
 from stack.wings import part
@@ -32,9 +31,6 @@ class Host:
 
     def __init__(self, cache: Cache | None = None) -> None:
         self.cache = cache
-
-    def dtype(self, dtype: DType) -> np.dtype[Any]:
-        return storage_dtype(dtype)
 
     def memory(self, size: int, what: str) -> np.ndarray:
         return self.allocator((size,), np.dtype(np.uint8), what)()
@@ -58,6 +54,7 @@ class Host:
     def shortage(self, error: BaseException, asked: int, what: str) -> str:
         return f"out of memory: {what} needs {asked} bytes ({error})"
 
+    dtype = staticmethod(storage_dtype)
     address = staticmethod(address)
     copy = staticmethod(np.ndarray.copy)
 

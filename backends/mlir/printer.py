@@ -15,6 +15,7 @@ from stack.ir.kernel_ops import iterations, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
+    is_alias,
     is_contraction,
     is_loop,
     is_memory,
@@ -164,7 +165,7 @@ class Printer(Accesses):
         if self.is_located and lines:
             self.location = location(lines)
         special = getattr(self, f"_{node.op}", None)
-        if contract.is_block(node):
+        if _is_block(node):
             self.values[node] = contract.block(self, node)
         elif special is not None:
             self.values[node] = special(node)
@@ -280,6 +281,15 @@ class Printer(Accesses):
                 found.append(f"{result}#{position}")
                 position += 1
         return "|".join(found)
+
+
+def _is_block(node: Node) -> bool:
+    """True if a statement is a matmul, an alias, or concerns a tile of rank 2 or more."""
+    if isinstance(node.type, TupleType) or is_loop(node) or node.op == "alloc":
+        return False
+    value = (moved(node) or node).tensor
+    is_tile = value.space == "tile" and value.rank > 1
+    return is_contraction(node) or is_alias(node) or is_tile
 
 
 def cost_of(node: Node) -> float:

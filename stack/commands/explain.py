@@ -21,7 +21,7 @@ from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
 from stack.explore.target import ExampleCall, resolve
 from stack.run.trace import find_frontend
-from stack.wings import part_if_here, wing
+from stack.wings import call_if_here, wing
 
 WHERE = """
     Show where a source line went, or where a node or a kernel came from.
@@ -184,8 +184,7 @@ def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
     """Prints what bounds a kernel's time, which needs the wing `bench`, then its assembly with the
     source lines.
     """
-    bounds = part_if_here("kernel-bounds")
-    rows: list[tuple[str, str]] = bounds(run, args.kernel) if bounds is not None else []
+    rows: list[tuple[str, str]] = call_if_here("kernel-bounds", run, args.kernel) or []
     code = beside_source(assembly(run, args.kernel)[1], run.sources)
     if args.json:
         document = {"schema": "stack.explain/1", "kernel": dict(rows), "assembly": code}

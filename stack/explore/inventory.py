@@ -15,7 +15,7 @@ from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import versions
-from stack.wings import WINGS, missing, part_if_here
+from stack.wings import WINGS, call_if_here, missing
 
 Row = dict[str, Any]
 
@@ -105,8 +105,7 @@ def ops() -> list[Row]:
 
 def hosted_ops() -> list[Row]:
     """Lists the hosted operators; none without their wing."""
-    rows = part_if_here("operator-rows")
-    return rows() if rows is not None else []
+    return call_if_here("operator-rows") or []
 
 
 def glossary() -> list[Row]:

@@ -6,7 +6,8 @@ last tensor-level stage has one step for each kernel, under the same name; its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from stack.ir.cost import cost
 from stack.ir.equivalence import cached_by_class
@@ -49,17 +50,14 @@ def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
     step, made = steps.get(kernel.stage_node), lowered.get(kernel.stage_node)
     if step is None:
         return kernel
-    named = LazyKernel(kernel, {"computes": lambda: _name(step[0])})
-    if kernel.kind != "generated" or made is None:
-        return named
-    if any(n and n not in steps and lowered[n][0].op != "alloc" for n in made[1]):
-        return named  # another kernel computes a part of the step
-    return LazyKernel(named, {"flops": lambda: step_flops(step[0])})
-
-
-def _name(step: Node) -> str:
-    """Returns what a step computes; "" without the wing `naming`."""
-    return call_if_here("group-name", step) or ""
+    make: dict[str, Callable[[], Any]] = {
+        "computes": lambda: call_if_here("group-name", step[0]) or ""
+    }
+    if kernel.kind == "generated" and made is not None:
+        # else another kernel computes a part of the step
+        if all(n in steps or lowered[n][0].op == "alloc" for n in made[1] if n):
+            make["flops"] = lambda: step_flops(step[0])
+    return LazyKernel(kernel, make)
 
 
 @cached_by_class

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -212,7 +213,7 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     if leading and stage not in ("captured", "imported"):
         captured, made = part("ops", "with-weights")(captured, frontend, leading)
         run.add(made)
-    run.coverage = coverage_of(captured.func)
+    run.count = partial(coverage_of, captured.func)
     if stage in before:
         return run
     first = operator_stage(captured.func, backend, passes, settings.prefer)

@@ -20,10 +20,9 @@ from stack.ir.types import TensorType
 from stack.mesh.meshes import Mesh, size_of
 from stack.mesh.ops import traffic
 from stack.mesh.sharding import Sharding
-from stack.rewrite import Pipeline
 from stack.run.backend import module_paths, source_lines
-from stack.run.decisions import decided
-from stack.run.record import Run, Stage
+from stack.run.compile import walk_stages
+from stack.run.record import Run
 from stack.sim import machine, simulate
 
 MACHINE = "h100"  # the default of the passes
@@ -45,13 +44,7 @@ def shard_target(
         "reshard",
         "spmd",
     )
-    for name, text in zip(STAGES, pipelines, strict=True):
-        result = Pipeline(text).run(func, verbose=True)
-        notes = [note for record in result.records for note in record.notes]
-        ms = sum(record.milliseconds for record in result.records)
-        made = decided(result.records)
-        run.add(Stage(name, result.func, passes=text, ms=ms, notes=notes, decisions=made))
-        func = result.func
+    walk_stages(func, list(zip(STAGES, pipelines, strict=True)), run)
     placed = run["resharded"].func
     assert placed is not None
     if placed.meshes:

@@ -33,15 +33,12 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
     bound = [frontend.from_numpy(encode(n.attrs["value"].array, n.dtype), n.dtype) for n in held]
     if captured.device != "cpu":
         bound = frontend.to_device(bound, [n.dtype for n in held], captured.device)
-    rewrites = [rewrite.rule for record in result.records for rewrite in record.rewrites]
     stage = Stage(
         WEIGHTS,
         func=func,
         passes=passes,
         changed=result.func is not frozen,
         ms=(time.perf_counter() - start) * 1e3,
-        rewrites={rule: rewrites.count(rule) for rule in rewrites},
-        notes=[note for record in result.records for note in record.notes],
         decisions=decided(result.records),
     )
     made = copy(captured)

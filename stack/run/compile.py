@@ -211,11 +211,6 @@ def walk_stages(
         spelled = spec if isinstance(spec, str) else pipeline.text
         given = schedules if pipeline.takes_schedules else None
         result = pipeline.run(func, verbose=True, target=target, schedules=given)
-        rewrites: dict[str, int] = {}
-        for record in result.records:
-            for rewrite in record.rewrites:
-                rewrites[rewrite.rule] = rewrites.get(rewrite.rule, 0) + 1
-        notes = [note for record in result.records for note in record.notes]
         ms = (time.perf_counter() - start) * 1e3
         run.add(
             Stage(
@@ -224,8 +219,6 @@ def walk_stages(
                 passes=spelled,
                 changed=result.func is not func,
                 ms=ms,
-                rewrites=rewrites,
-                notes=notes,
                 choices=[choice for record in result.records for choice in record.choices],
                 decisions=decided(result.records),
                 inexact=result.inexact,
@@ -253,7 +246,7 @@ def _tuned(
             func=chosen,
             changed=chosen is not func,
             ms=(time.perf_counter() - start) * 1e3,
-            notes=[str(trial) for trial in trials],
+            comments=[str(trial) for trial in trials],
             choices=[trial.choice for trial in trials if trial.choice is not None],
         )
     )

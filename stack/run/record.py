@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import json
 import platform
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ class Stage:
     """One state of the program: IR (with `func`) or another compiler's text.
 
     `passes` is the pipeline that led here, `changed` is True if it changed anything, `ms` is its
-    time. `rewrites` counts by rule, `notes` are the passes' notes: derivations, decisions,
-    refusals. `choices` are the schedules that were considered, `decisions` those of each pass.
-    `inexact` is how far its rules may change results. A text may be computed lazily.
+    time. `decisions` are those of each pass, `choices` the schedules that were considered.
+    `inexact` is how far its rules may change results. `comments` are notes that no pass made. A
+    text may be computed lazily.
     """
 
     name: str
@@ -65,11 +66,20 @@ class Stage:
     passes: str = ""
     changed: bool = True
     ms: float = 0.0
-    rewrites: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
     choices: list[ScheduleChoice] = field(default_factory=list[ScheduleChoice])
     decisions: list[Decisions] = field(default_factory=list[Decisions])
     inexact: Inexact = EXACT
+    comments: Sequence[str] = ()
+
+    @property
+    def rewrites(self) -> dict[str, int]:
+        """Number of rewrites by rule."""
+        return dict(Counter(r.rule for made in self.decisions for r in made.rewrites))
+
+    @property
+    def notes(self) -> list[str]:
+        """The passes' notes (derivations, decisions, refusals), and comments."""
+        return [*(str(n) for made in self.decisions for n in made.remarks), *self.comments]
 
     @property
     def text(self) -> str:
@@ -133,7 +143,7 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the compilation
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see `Frontend.flags`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
-    imported: Func | None = None  # the function whose ops `coverage` counts
+    count: Callable[[], dict[str, Any]] = dict  # the ops, for `coverage`
 
     @property
     def stages(self) -> list[str]:
@@ -155,21 +165,19 @@ class Run:
                 return stage
         raise KeyError(str(unknown_name("no stage", name, self.stages)))
 
-    @cached_property
+    @property
     def coverage(self) -> dict[str, Any]:
-        """The ops of the imported function that are compiled, library calls, hosted or fallbacks;
-        counted on the first read, see `coverage_of`.
+        """The ops of the imported function that are compiled, library calls, hosted or fallbacks,
+        see `coverage_of`. They are counted on the first read.
         """
-        lowered = self.functions
-        if self.imported is None:
-            return {}
-        return coverage_of(self.imported, lowered[-1] if lowered else None, self.kernels)
+        return self.count()
 
     def cover(self, imported: Func) -> None:
         """Completes the record of a compiled program: `coverage` counts the ops of `imported`."""
-        self.__dict__.pop("coverage", None)  # of a run that was covered before
-        self.imported, kernels = imported, self.kernels
-        self.kernels = Kernels(lambda: self._stepped(kernels))
+        lowered = next((s.func for s in reversed(self.records) if s.func is not None), None)
+        kernels = self.kernels
+        self.kernels = whole = Kernels(lambda: self._stepped(kernels))
+        self.count = cache(lambda: coverage_of(imported, lowered, whole))
 
     def _stepped(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
         """Returns the kernels without steps of loops in Python if the framework runs its loops."""
@@ -316,5 +324,5 @@ def recorded(captured: Captured, frontend: str, target: str = "", backend: str =
     run = Run(target, frontend, backend, notes=captured.notes)
     run.add(Stage("captured", make_text=lambda: captured.text))
     run.add(Stage("imported", func=captured.func))
-    run.coverage = coverage_of(captured.func)
+    run.count = cache(lambda: coverage_of(captured.func))
     return run

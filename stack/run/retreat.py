@@ -66,7 +66,6 @@ def compile_or_retreat(
             marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
             result = Pipeline(backend.lowering.retreat).run(marked, verbose=True, target=target)
             groups = stage.func = result.func
-            stage.notes += [str(note) for record in result.records for note in record.notes]
             stage.decisions += decided(result.records)
             stage.ms += (time.perf_counter() - begin) * 1e3
             run.add(stage)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import stack
+import stack.backends.runtime.program as programs
+import stack.run.compile as compilation
+import stack.run.record as record
 from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
@@ -15,6 +20,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of
+from stack.run.record import Run
 
 T = TensorType(F32, (8, 8))
 RULE = "m k, k n -> m n"
@@ -103,3 +109,33 @@ def test_scans_that_became_operators_are_hosted() -> None:
     lowered = Pipeline("hosted{device=cuda}").run(func).func
     found = coverage_of(func, put(lowered, {lowered.nodes[0]: generated(lowered.nodes[0])}))
     assert (found["native"], found["hosted"]) == (1, 2)
+
+
+def test_records_are_made_when_somebody_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def seen(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: made.append(name) or real(*given))
+
+    seen(programs, "described")
+    seen(compilation, "with_work")
+    seen(record, "coverage_of")
+    func, _ = program("exp", "dot")
+    compiled = stack.compile(func)
+    x = np.eye(8, dtype=np.float32)
+    np.testing.assert_allclose(compiled(x), np.exp(x) @ x, rtol=1e-6)
+    assert made == []
+    assert compiled.run.coverage["ops"] == 2
+    assert made == ["coverage_of", "with_work", "described"]
+    assert compiled.run.coverage is compiled.run.coverage
+    assert [k.kind for k in compiled.run.kernels] == [k.kind for k in compiled.run.kernels[:]]
+    assert len(made) == 3
+
+
+def test_what_is_covered_again_counts_again() -> None:
+    run = Run()
+    for names in (("exp", "log"), ("exp",)):
+        func, _ = program(*names)
+        run.cover(func)
+        assert run.coverage["ops"] == len(names)

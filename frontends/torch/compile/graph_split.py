@@ -182,12 +182,13 @@ class Parts:
         own = self.names.total()
         counts = {k: sum(r.coverage.get(k, 0) for r in runs) for k in _COUNTS}
         names = sum((Counter(r.coverage.get("fallback_ops", {})) for r in runs), self.names)
-        made.coverage = {
+        total = {
             **counts,
             "ops": counts["ops"] + own,
             "fallback": counts["fallback"] + own,
             "fallback_ops": dict(sorted(names.items())),
         }
+        made.count = lambda: total
         return made
 
     @property

@@ -63,7 +63,8 @@ def partition_fn(
             cut.decide(balance, whole, target)
         except StackError as error:
             run = Run(target, "torch")
-            run.add(Stage("captured", make_text=_text(joint), notes=[f"cut by torch: {error}"]))
+            why = [f"cut by torch: {error}"]
+            run.add(Stage("captured", make_text=_text(joint), comments=why))
             JOINTS.append(run)
             return _cut_by_torch(joint, inputs, num_fwd_outputs, whole, options)
         return with_images(cut.modules(), num_fwd_outputs) if balance else cut.modules()

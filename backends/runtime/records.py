@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from stack.ir.cost import total
@@ -29,54 +29,44 @@ def describe_kernel(
     """Returns the record of a kernel of ours. `text` is the text or a function that prints it;
     `more` are `Kernel.resources` and `Kernel.warning`.
     """
-    known = Kernel(
-        name,
-        "generated",
-        extension=extension,
-        stage_node=func.body.names.get(node, ""),
-        source=kernel_lines(node, func.body.locs.get(node, ())),
-        modules=module_paths(_all_lines(node, func.body.locs.get(node, ()))),
-        ops=tuple(node.attrs.get("ops") or ()),
-        bytes=_moved(node),
-        **more,
-    )
+    ops = tuple(node.attrs.get("ops") or ())
+    lines = _all_lines(node, func.body.locs.get(node, ()))
+    known = _record(func, node, name, "generated", lines, ops=ops, extension=extension, **more)
     make_text = text if callable(text) else lambda: text
     return LazyKernel(known, {"text": make_text, "flops": lambda: _flops_of_kernel(node)})
 
 
 def describe(func: Func, node: Node, library: str = "", loop_steps: int = 0) -> Kernel:
     """Returns the record of a step without generated code, such as a library call or a fallback."""
-    inner: Sequence[Node] = node.blocks[0].nodes if is_fusion(node) else (node,)
+    lines = func.body.locs.get(node, ())
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
-    kind = "generated" if node.op in GENERATED else "library"
     if node.op == "custom":
-        return _hosted(func, node, "library" if library == "library" else "hand")
+        inner = node.blocks[0].nodes if node.blocks else (node,)
+        name = f"{what}.{node.attrs.get('kernel', '')}".rstrip(".")
+        kind = "library" if library == "library" else "hand"
+        return _record(func, node, name, kind, lines, ops=(what,), flops=_flops(inner))
+    inner = node.blocks[0].nodes if is_fusion(node) else (node,)
+    kind = "generated" if node.op in GENERATED else "library"
     if node.op == "opaque":
         kind, library = "fallback", ""
-    return Kernel(
-        f"{library}.{what}" if library else what,
-        kind,
-        stage_node=func.body.names.get(node, ""),
-        source=source_lines(func.body.locs.get(node, ())),
-        modules=module_paths(func.body.locs.get(node, ())),
-        ops=tuple(dict.fromkeys(n.op for n in inner)),
-        flops=_flops(inner),
-        bytes=_moved(node),
-        loop_steps=loop_steps,
-    )
+    name, ops = f"{library}.{what}" if library else what, dict.fromkeys(n.op for n in inner)
+    more = {"ops": tuple(ops), "flops": _flops(inner), "loop_steps": loop_steps}
+    return _record(func, node, name, kind, lines, **more)
 
 
-def _hosted(func: Func, node: Node, kind: str) -> Kernel:
-    inner = node.blocks[0].nodes if node.blocks else (node,)
+def _record(
+    func: Func, node: Node, name: str, kind: str, lines: Iterable[str], **more: Any
+) -> Kernel:
+    """Returns the record of a step from its node and source lines; `more` are other fields."""
+    lines = tuple(lines)
     return Kernel(
-        f"{node.attrs['name']}.{node.attrs.get('kernel', '')}".rstrip("."),
+        name,
         kind,
         stage_node=func.body.names.get(node, ""),
-        source=source_lines(func.body.locs.get(node, ())),
-        modules=module_paths(func.body.locs.get(node, ())),
-        ops=(str(node.attrs["name"]),),
-        flops=_flops(inner),
+        source=source_lines(lines),
+        modules=module_paths(lines),
         bytes=_moved(node),
+        **more,
     )
 
 

@@ -153,8 +153,7 @@ def resume(run: Run, stage: str, func: Func | str | None = None) -> tuple[Run, E
     lowered = walk_stages(taken, left, made, machine)
     executable = backend.compile(lowered, {})
     made.kernels = executable.kernels
-    for name, text in executable.artifacts.items():
-        made.add(Stage(name, make_text=(lambda t=text: t) if isinstance(text, str) else text))
+    made.add_texts(executable.artifacts)
     first = next(s.func for s in made.records if s.func is not None)
     made.cover(first)
     return made, executable

@@ -286,9 +286,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
         schedules=schedules_in(options),
     )
     run.kernels = with_work(kernels, run.functions)
-    for name, text in artifacts.items():
-        maker = (lambda t=text: t) if isinstance(text, str) else text
-        run.add(Stage(name, make_text=maker))
+    run.add_texts(artifacts)
     run.compile_s = time.perf_counter() - start
     run.cover(imported)
     return run

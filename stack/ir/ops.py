@@ -151,13 +151,6 @@ class OpDef:
         """True if each result element is an operand element at an index that an index map gives."""
         return self.kind == "movement" and self.arity == 1
 
-    @property
-    def is_whole_view(self) -> bool:
-        """True if it is a view without windows, which shows all elements unless the rule repeats an
-        axis.
-        """
-        return self.is_view and self.windows is None
-
     @cached_property
     def signature(self) -> dict[str, tuple[str, bool]]:
         """Maps attribute names to the kind of value and whether the attribute is required."""
@@ -264,7 +257,8 @@ def is_view(node: Node) -> bool:
 @cached_by_class
 def is_whole_view(node: Node) -> bool:
     """True if a node is a view that shows every element: broadcast, reshape, transpose."""
-    rule = rule_of(node) if lookup(node.op).is_whole_view else None
+    op = lookup(node.op)
+    rule = rule_of(node) if op.is_view and op.windows is None else None
     if rule is None:
         return False
     read = [name for axis in rule.inputs[0] for name in axis.names]

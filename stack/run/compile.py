@@ -317,8 +317,6 @@ def compile_func(
         kernels = executable.kernels
         executable.kernels = Kernels(lambda: with_work(kernels, run.functions))
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
-    for name, text in executable.artifacts.items():
-        maker = (lambda t=text: t) if isinstance(text, str) else text
-        run.add(Stage(name, make_text=maker))
+    run.add_texts(executable.artifacts)
     run.compile_s = time.perf_counter() - start
     return executable

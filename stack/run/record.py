@@ -201,6 +201,11 @@ class Run:
         self.records.append(stage)
         return stage
 
+    def add_texts(self, artifacts: Mapping[str, str | Callable[[], str]]) -> None:
+        """Adds the stages of the backend's own compiler, see `Executable.artifacts`."""
+        for name, text in artifacts.items():
+            self.add(Stage(name, make_text=(lambda t=text: t) if isinstance(text, str) else text))
+
     @property
     def sources(self) -> dict[str, str]:
         """Returns the texts of the user's files that the program's source lines name, by file name,

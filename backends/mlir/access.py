@@ -41,15 +41,12 @@ class Accesses(Statements):
                 if first:
                     term = first_of(self, axis)
                 else:
-                    term = self._as_i64(self.on_lanes(axis, lanes), axis, lanes)
+                    term = cast(self, self.on_lanes(axis, lanes), axis.dtype, I64, lanes)
                 if stride != 1:
                     term = self.do(f"arith.muli {term}, {self._splat(stride, lanes)} : {t}")
                 total = term if total is None else self.do(f"arith.addi {total}, {term} : {t}")
             stride *= int(size)  # pyright: ignore[reportArgumentType]
         return total if total is not None else self._splat(0, lanes)
-
-    def _as_i64(self, value: str, axis: Node, lanes: int) -> str:
-        return cast(self, value, axis.dtype, I64, lanes)
 
     def _splat(self, value: int, lanes: int) -> str:
         return self.constant(f"dense<{value}> : vector<{lanes}xi64>" if lanes else f"{value} : i64")

@@ -10,7 +10,7 @@ from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_d
 from stack.passes.control import BlockPass
 from stack.passes.gpu_products.group_split import unfuse_gemms
 from stack.passes.gpu_products.tile_choice import is_given_to_library
-from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import check_code, note_width
 from stack.passes.tiling.frame import CannotTile

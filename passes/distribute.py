@@ -1,6 +1,6 @@
 """distribute: lower kernels of a CPU to the loop level.
 
-Kernels that schedule steps made are loops already (`passes/policies/cpu.py`). A `dot` that step
+Kernels that schedule steps made are loops already (`passes/policies`). A `dot` that step
 `microkernel` made gets its packed panels here. In all kernels, long sums become sums of blocks.
 """
 

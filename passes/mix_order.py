@@ -18,7 +18,7 @@ from stack.ir.node import Block, Node, deps, topological
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
-from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.mix_order import space_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace

@@ -14,8 +14,7 @@ from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.control import changed_bodies
 from stack.passes.gpu_products.group_split import UNFUSED
-from stack.passes.policies.blocks import block_policy, taken_steps
-from stack.passes.policies.cpu import cpu_policy, taken_cpu_steps
+from stack.passes.policies.lowerings import policy_of, taken_steps
 from stack.passes.steps.primitives import Step
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
@@ -37,14 +36,14 @@ from stack.target import Gpu, Target, as_cpu, as_gpu
 
 # for each kind of kernels: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
-    "blocks": lambda group, target: block_policy(group, as_gpu(target)),
-    "cpu": lambda group, target: cpu_policy(group, as_cpu(target)),
-    "warps": lambda group, target: block_policy(group, as_gpu(target), has_threads=True),
+    "blocks": lambda group, target: policy_of(group, as_gpu(target)),
+    "cpu": lambda group, target: policy_of(group, as_cpu(target)),
+    "warps": lambda group, target: policy_of(group, as_gpu(target), has_threads=True),
 }
 # for each kind of kernels: the reader of a list of steps that a person wrote
 LISTS: dict[str, Callable[[Node, str, Target | None], list[Step]]] = {
     "blocks": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
-    "cpu": lambda group, text, target: taken_cpu_steps(group, text, as_cpu(target)),
+    "cpu": lambda group, text, target: taken_steps(group, text, as_cpu(target)),
     "warps": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
 }
 TOLD = 2  # schedules whose time is logged, at least

@@ -23,7 +23,8 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import choice, is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.control import BlockPass
-from stack.passes.policies.gpu_streams import ProductStreams, has_products
+from stack.passes.policies.gpu_streams import ProductStreams
+from stack.passes.policies.lowerings import has_products
 from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
 from stack.passes.positions.stream_index_maps import index_in_pass, stream_index_maps

@@ -19,7 +19,7 @@ from stack.ir.types import BF16, F16
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_products.gemm import check_worth
-from stack.passes.policies.cpu import tile_group
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
 from stack.passes.rules.updates import with_producer
 from stack.passes.tiling.contraction import split_dot
@@ -30,6 +30,7 @@ from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
+from stack.target import Target, as_cpu
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ class Tile(BlockPass):
             return self._kernel(split_dot(group)[1], log)
         except CannotTile:
             return None
+
+
+def tile_group(group: Node, target: Target | None = None) -> Node:
+    """Lowers a fusion group or a stream to its CPU kernel. Raises CannotTile if it has none."""
+    return lowering_of(group, as_cpu(target)).kernel()
 
 
 def note_width(group: Node, log: Log) -> None:

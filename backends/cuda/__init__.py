@@ -62,7 +62,7 @@ BACKEND = Backend(
     compile=compile_cuda,
     missing=_missing,
     lowering=Lowering(
-        steps="stack.passes.policies.blocks:shown_steps",
+        steps="stack.passes.policies.lowerings:shown_steps",
         level="loop",
         stages=(
             (

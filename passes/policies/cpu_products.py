@@ -16,7 +16,13 @@ from __future__ import annotations
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_loop
 from stack.ir.types import F32, F64, I32
-from stack.passes.cpu_products.gemm import gemm_policy, memory_of, tile_and_mma
+from stack.passes.cpu_products.gemm import (
+    GemmPolicy,
+    check_worth,
+    gemm_policy,
+    memory_of,
+    tile_and_mma,
+)
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.steps.loop_products import products_in
@@ -30,6 +36,15 @@ from stack.target import Cpu
 
 class CpuProducts(StepLowering[Cpu]):
     """Lowers a group with a matrix product."""
+
+    def policy(self) -> GemmPolicy | None:
+        """Returns the policy that picks the tile; None without exactly one matmul. Raises
+        CannotTile if it has no tile, or if a library computes it faster.
+        """
+        policy = gemm_policy(self.group, self.target)
+        if policy is not None:
+            check_worth(policy.dot, self.target)
+        return policy
 
     def take(self, made: LoweredKernel) -> None:
         """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the

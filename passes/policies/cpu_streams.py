@@ -127,13 +127,17 @@ class CpuStreams(StepLowering[Cpu]):
         for axis in products:
             self._tile(made, axis)
 
+    def policy(self) -> PanelPolicy:
+        """Returns the policy that picks rows and keys. Raises CannotTile as `schedule`."""
+        return PanelPolicy(self.group, self.target)
+
     @cached_property
     def schedule(self) -> Schedule:
         """Returns the schedule: the rows of each program, and the keys of each panel (block of the
         streamed axis). Raises CannotTile if the stream has no rows, or if the sums of one row do
         not fit in the L2 cache.
         """
-        return PanelPolicy(self.group, self.target).of(self.group)
+        return self.policy().of(self.group)
 
     @property
     def rows(self) -> int:

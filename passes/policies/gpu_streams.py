@@ -56,11 +56,6 @@ from stack.schedule import Schedule
 from stack.target import Gpu
 
 
-def has_products(stream: Node) -> bool:
-    """True if a stream computes matrix products."""
-    return bool(contractions(stream.blocks[0].nodes))
-
-
 class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products."""
 

@@ -16,15 +16,22 @@ from math import prod
 
 from stack.ir.contraction import ROUNDED
 from stack.ir.node import Node
+from stack.ir.traits import contractions
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX
-from stack.passes.gpu_products.group_split import horizontal_products
+from stack.passes.gpu_products.group_split import UNFUSED, horizontal_products
+from stack.passes.gpu_products.library_copies import copy_seconds
 from stack.passes.gpu_products.product_policy import ProductPolicy
 from stack.passes.gpu_products.tile_choice import (
+    LIBRARY,
     Product,
     Tile,
+    best_seconds,
     horizontal_product,
+    is_lone,
+    library_seconds,
     product_of,
+    unfused_seconds,
     whole_waves,
 )
 from stack.passes.policies.rows import arithmetic
@@ -103,12 +110,45 @@ class Nest:
 class Products(StepLowering[Gpu]):
     """Lowers a group with matrix products of one left operand."""
 
+    def policy(self, has_threads: bool = False) -> ProductPolicy:
+        """Returns the policy that picks the tiles.
+
+        Its candidates include the alternatives to a fused kernel: a library call, or unfused
+        kernels.
+
+        Args:
+            has_threads: as for `ProductPolicy`.
+
+        Raises:
+            CannotTile: the group has no kernel.
+        """
+        body, gpu = self.group.blocks[0], self.target
+        dots = contractions(body.nodes)
+        dtype = dots[0].args[0].dtype
+        by_threads = has_threads and not (dtype.is_float and dtype.bits == 16)
+        horizontal = [replace(p, by_threads=by_threads) for p in horizontal_products(body)]
+        product = replace(self._product(horizontal), by_threads=by_threads)
+        others: dict[str, float] = {}
+        if is_lone(body, dots[0]):
+            others[LIBRARY] = library_seconds(product, dtype, gpu) + copy_seconds(dots[0], gpu)
+        if horizontal:
+            others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
+        elif len(dots) > 1:
+            others[UNFUSED] = unfused_seconds(product, dtype, gpu)
+        return ProductPolicy(product, dtype, gpu, others, has_threads)
+
+    def _product(self, horizontal: Sequence[Product]) -> Product:
+        """Describes the matmuls of the group for the cost model, from its independent ones."""
+        body = self.group.blocks[0]
+        if horizontal:
+            return horizontal_product(horizontal)
+        return product_of(body, products_of(body))
+
     def take(self, made: LoweredKernel) -> None:
         """Applies the loop transformations for the schedule of the group."""
         body = self.group.blocks[0]
-        beside = horizontal_products(body)
+        product = self._product(horizontal_products(body))
         dots = [dot for dot, _ in parts_of(body)] or products_of(body)[:1]
-        product = horizontal_product(beside) if beside else product_of(body, products_of(body))
         named = first_schedule(self.group)
         is_told = named is not None and named.is_by_threads
         dtype = dots[0].args[0].dtype

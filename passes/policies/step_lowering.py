@@ -15,7 +15,7 @@ from stack.passes.nest.emit import emit
 from stack.passes.steps.primitives import IllegalStep, Reorder, Step, parse_steps, run_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
-from stack.schedule import is_list, schedules_of
+from stack.schedule import Policy, is_list, schedules_of
 from stack.target import Cpu, Target
 
 NEST = "the plain loop nest"
@@ -80,6 +80,12 @@ class StepLowering(ABC, Generic[Machine]):
         Lowerings may check more, if that needs no steps.
         """
         _ = self.nest
+
+    def policy(self) -> Policy | None:
+        """Returns the policy that picks what a schedule of the group leaves open; None if there is
+        nothing to choose. Raises CannotTile if the group has no kernel.
+        """
+        return None
 
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:

@@ -14,8 +14,7 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
-from stack.passes.policies.blocks import stream_lowering
-from stack.passes.policies.gpu_streams import has_products
+from stack.passes.policies.lowerings import has_products, usual_lowering
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
@@ -36,7 +35,7 @@ def stream_programs(stream: Node, gpu: Gpu) -> int:
     """Returns how many GPU programs the kernel of a stream has. Raises CannotTile if the stream has
     no kernel.
     """
-    policy = stream_lowering(stream, gpu).policy()
+    policy = usual_lowering(stream, gpu).policy()
     schedule = policy.of(stream)
     axes = {a.name: a.extent for a in policy.domain.axes if a.name in ("b", "c", "m")}
     return prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
@@ -46,7 +45,7 @@ def _block(stream: Node, gpu: Gpu) -> tuple[int, bool]:
     """Returns how many elements of the axis one iteration of a stream without matmuls reads, and
     whether it reads a block of columns.
     """
-    schedule = stream_lowering(stream, gpu).policy().of(stream)
+    schedule = usual_lowering(stream, gpu).policy().of(stream)
     return schedule.block("k"), bool(schedule.of("c"))
 
 

@@ -26,7 +26,7 @@ from kernel_cases import CASES, Spec, group_of, in_blocks, pointwise, program, r
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
-from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.tile import CannotTile
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline

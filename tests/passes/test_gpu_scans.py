@@ -13,7 +13,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import walk
 from stack.ir.storage import decode, encode
 from stack.ir.traits import is_load, is_store
-from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.scans import GpuScans, leaves_idle
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare

@@ -15,7 +15,7 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.ir.refusal import KernelRefused
-from stack.passes.policies.blocks import block_policy
+from stack.passes.policies.lowerings import policy_of
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
 from stack.schedule import (
@@ -303,7 +303,7 @@ def test_without_one_kernels_are_what_the_policy_puts_first(make) -> None:  # ty
     func = make()
     written = Pipeline("schedule").run(func).func
     (group,) = written.nodes
-    policy = block_policy(func.nodes[0], as_gpu(None))
+    policy = policy_of(func.nodes[0], as_gpu(None))
     assert policy is not None
     assert schedules_of(group) == (str(policy.candidates()[0][0]),)
     assert Pipeline("blocks").run(written).func is Pipeline("blocks").run(func).func
@@ -311,7 +311,7 @@ def test_without_one_kernels_are_what_the_policy_puts_first(make) -> None:  # ty
 
 @pytest.mark.parametrize("make", [product, stream])
 def test_every_candidate_is_legal_and_complete(make) -> None:  # type: ignore[no-untyped-def]
-    policy = block_policy(make().nodes[0], as_gpu(None))
+    policy = policy_of(make().nodes[0], as_gpu(None))
     assert policy is not None
     found = [s for s, _ in policy.candidates()]
     assert len(found) > 3
@@ -328,7 +328,7 @@ def test_a_thread_has_registers_for_its_elements_of_all_arrays(count: int, warps
     for x in arrays[1:]:
         total = b.add(total, x)
     func = Pipeline("fuse").run(Func("f", b.block(arrays, [total]), "tensor")).func
-    policy = block_policy(func.nodes[0], as_gpu(None))
+    policy = policy_of(func.nodes[0], as_gpu(None))
     assert policy is not None
     (found, _), *_ = policy.candidates()
     assert (found.block("j"), found.warps) == (1024, warps)

@@ -19,7 +19,7 @@ from stack.backends.triton.printer import print_kernel
 from stack.errors import UsageError
 from stack.ir import DTYPES, Block, Builder, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
-from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.lowerings import lowering_of
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace
 from stack.run.backend import Kernel

@@ -15,8 +15,8 @@ from stack.backends.triton.printer import print_kernel
 from stack.backends.triton.source import Source
 from stack.errors import StackError
 from stack.ir import Builder, Node, param, parse, tensor
-from stack.passes.policies.blocks import lowering_of
 from stack.passes.policies.gpu_streams import ProductStreams
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
 from stack.target import as_gpu

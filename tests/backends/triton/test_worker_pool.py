@@ -14,7 +14,7 @@ from stack.errors import StackError
 from stack.explore.lowering import Settings, inspect_target
 from stack.explore.target import ExampleCall
 from stack.ir import Builder, Node
-from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.lowerings import lowering_of
 from stack.run.cache import Cache
 from stack.target import as_gpu
 

@@ -1,0 +1,127 @@
+"""The lowering of each kind of group on a CPU and on a GPU, and its scheduling policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stack.ir.node import Node
+from stack.ir.traits import contractions, is_generated, is_running, is_stream, mixes
+from stack.passes.cpu_products.gemm import is_row_of_sums
+from stack.passes.gpu_products.tile_choice import is_given_to_library
+from stack.passes.policies.cpu_products import CpuProducts
+from stack.passes.policies.cpu_rows import CpuRows
+from stack.passes.policies.cpu_streams import CpuStreams
+from stack.passes.policies.gpu_streams import ProductStreams
+from stack.passes.policies.mix_order import MixOrderLowering, space_of
+from stack.passes.policies.products import Products
+from stack.passes.policies.row_streams import CpuRowStreams, RowStreams
+from stack.passes.policies.rows import RowLowering
+from stack.passes.policies.scans import CpuScans, GpuScans
+from stack.passes.policies.step_lowering import (
+    Shown,
+    StepLowering,
+    UserSteps,
+    check_list,
+    shown,
+    written,
+)
+from stack.passes.steps.primitives import Launch, Step, parse_steps
+from stack.passes.tiling.contraction import as_reduction
+from stack.schedule import Policy, Schedule
+from stack.target import Cpu, Gpu, Target
+
+Kind = tuple[Callable[[Node, Any], bool], Callable[[Node, Any], StepLowering[Any]]]
+
+
+def has_products(group: Node) -> bool:
+    """True if a fusion group, or an iteration of a stream, computes matrix products."""
+    return bool(contractions(group.blocks[0].nodes))
+
+
+def _sums_a_row(group: Node) -> bool:
+    dots = contractions(group.blocks[0].nodes)
+    return len(dots) == 1 and is_row_of_sums(dots[0])
+
+
+def _summed(group: Node, cpu: Cpu) -> CpuRows:
+    return CpuRows(as_reduction(group, *contractions(group.blocks[0].nodes)), cpu)
+
+
+def _is_serial(group: Node) -> bool:
+    results = group.blocks[0].results
+    return len(results) == 1 and mixes(results[0])
+
+
+# the kinds of groups: the first one whose test is true builds the kernel
+ON_CPU: Sequence[Kind] = (
+    (lambda group, _: is_stream(group) and has_products(group), CpuStreams),
+    (lambda group, _: is_stream(group), CpuRowStreams),
+    (lambda group, _: _sums_a_row(group), _summed),
+    (lambda group, _: has_products(group), CpuProducts),
+    (lambda group, _: _is_serial(group), CpuScans),
+    (lambda _, __: True, CpuRows),
+)
+ON_GPU: Sequence[Kind] = (
+    (lambda group, _: is_stream(group) and has_products(group), ProductStreams),
+    (lambda group, _: is_stream(group), RowStreams),
+    (lambda group, _: any(map(is_running, group.blocks[0].nodes)), GpuScans),
+    (lambda group, gpu: space_of(group.blocks[0], gpu) is not None, MixOrderLowering),
+    (lambda group, _: has_products(group), Products),
+    (lambda _, __: True, RowLowering),
+)
+
+
+def usual_lowering(group: Node, target: Target) -> StepLowering[Any]:
+    """Returns the object that lowers a fusion group or a stream to a kernel by the steps of the
+    compiler. Raises CannotTile if the group has no such kernel.
+    """
+    kinds = ON_CPU if isinstance(target, Cpu) else ON_GPU
+    return next(made for takes, made in kinds if takes(group, target))(group, target)
+
+
+def lowering_of(group: Node, target: Target) -> StepLowering[Any]:
+    """Returns the object that lowers a fusion group or a stream to a kernel: by the steps that a
+    user wrote for it, else by those of the compiler. Raises CannotTile if the group has no kernel.
+    """
+    return UserSteps(group, target) if written(group) else usual_lowering(group, target)
+
+
+def policy_of(group: Node, target: Target, has_threads: bool = False) -> Policy | None:
+    """Returns the policy that schedules a fusion or a stream; None if there is nothing to choose.
+
+    Args:
+        group: a `fusion` or a `stream`.
+        target: the target.
+        has_threads: as for `ProductPolicy`.
+
+    Raises:
+        CannotTile: the group has no kernel.
+    """
+    made = usual_lowering(group, target)
+    return made.policy(has_threads) if isinstance(made, Products) else made.policy()
+
+
+def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
+    """Parses a list of steps, and checks that they are legal for the nest of a group.
+
+    A list for a GPU without `launch` gets one, with the usual number of warps.
+
+    Raises:
+        UsageError: the text cannot be read, a step is not legal, or the group has no loop nest.
+    """
+    made, steps = usual_lowering(group, target), parse_steps(text)
+    if isinstance(target, Gpu) and not any(isinstance(step, Launch) for step in steps):
+        is_rows = isinstance(made, RowLowering)
+        steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else Launch.USUAL))
+    check_list(group, steps, target)
+    return steps
+
+
+def shown_steps(node: Node, target: Target) -> Shown:
+    """Returns the plain loop nest of a group, and the kernel after each loop transformation of its
+    schedule; see `step_lowering.shown`.
+    """
+    if isinstance(target, Gpu) and is_generated(node) and is_given_to_library(node):
+        return []
+    return shown(node, lambda group: lowering_of(group, target))

@@ -81,8 +81,7 @@ def _checked(edit: Edit, loop: Node, found: MaskAssumptions) -> Node:
     original loop if some row of the program violates the assumptions.
     """
     block = loop.blocks[0]
-    done = edit.remade(block.results, found.replaced(), block)
-    fast = loop.rebuilt(blocks=[Block(block.params, [done[r] for r in block.results])])
+    fast = loop.rebuilt(blocks=[edit.body(block, found.replaced())])
     results = results_of(fast)
     fails = _fails(dict(zip(block.results, results, strict=True)), found.floors)
     var, *held = block.params

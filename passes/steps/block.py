@@ -113,12 +113,12 @@ def _apart(
     is_first = all(is_none(start_of[state.held], state.new.op) for state in states)
     made: dict[Node, Node] = {}
     for state in states:
-        part = edit.remade([state.part], made)[state.part]
+        (part,) = edit.values([state.part], made)
         own = _added(loop, state, part, loop_of)
         if is_first:
             made[state.new] = own
             continue
-        kept = edit.remade([state.kept], {**made, **start_of})[state.kept]
+        (kept,) = edit.values([state.kept], {**made, **start_of})
         made[state.new] = make(state.new.op, (kept, own))
     return [edit.note(new, made[new]) for new in block.results]
 

@@ -91,7 +91,7 @@ class BoundLoops(LoopStep, name="bound"):
         is_cut = self.where == CUT and limits.bounds.exact
         starts: Sequence[Node] = starts_of(loop)
         for first, end, known in limits.ranges(block.params[0], extent_of(loop), is_cut):
-            body = _with(edit, block, known)
+            body = edit.body(block, known) if known else block
             attrs = {**loop.attrs, "limited": True}
             made = make("loop", [first, end, *starts], attrs, (body,))
             starts = results_of(made)
@@ -221,12 +221,3 @@ def _pick(op: str, a: Node, b: Node) -> Node:
         picked = max if op == "max" else min
         return constant(picked(int(number(a)), int(number(b))), a.dtype)
     return a if a is b else make(op, (a, b))
-
-
-def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:
-    """Returns the body of a loop with selections replaced by the values that they are known to
-    have, the keys and values of `known`."""
-    if not known:
-        return block
-    done = edit.remade(block.results, known, block)
-    return Block(block.params, [done[r] for r in block.results])

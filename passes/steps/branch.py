@@ -48,11 +48,10 @@ class Branch(LoopStep, name="branch", only=Gpu):
             return loop
         known: dict[Node, Node] = {}
         for mask, some in masks.items():
-            done = edit.remade([mask.select], known, block)[mask.select]
+            (done,) = edit.values([mask.select], known, block)
             own = HidingMask(done, mask.shown)
             known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
-        done = edit.remade(block.results, known, block)
-        return loop.rebuilt(blocks=[Block(block.params, [done[r] for r in block.results])])
+        return loop.rebuilt(blocks=[edit.body(block, known)])
 
 
 def _masks(block: Block) -> dict[HidingMask, Node]:
@@ -84,7 +83,7 @@ def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
     # are loaded before the loop would take registers in every iteration
     own = (v for v in select.args[0].vars if v.type == var.type)
     inner = {v: make("add", (v, once)) for v in own}
-    moved = edit.remade([select.args[0]], inner)[select.args[0]]
+    (moved,) = edit.values([select.args[0]], inner)
     sides = [held if side == mask.shown else select.args[side] for side in (1, 2)]
     made = make("select", (moved, *sides))
     zero = constant(0, var.dtype)

@@ -63,12 +63,9 @@ class ComputeWith(Step, name="compute_with"):
             node = next(islice((n for n in made.nodes if n.blocks), place, None), None)
             if node is not None:
                 inner = node.rebuilt(blocks=[self._joined(edit, b) for b in node.blocks])
-                done = edit.remade(made.results, {node: inner, **{p: p for p in made.params}})
-                made = Block(made.params, [done[r] for r in made.results])
+                made = edit.body(made, {node: inner})
         for group in list(_groups(made, self.axis)):
-            known = _as_one(edit, group)
-            done = edit.remade(made.results, {**known, **{p: p for p in made.params}})
-            return self._joined(edit, Block(made.params, [done[r] for r in made.results]))
+            return self._joined(edit, edit.body(made, _as_one(edit, group)))
         return made
 
 
@@ -96,16 +93,15 @@ def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
     for loop in group:  # loops that carry only memory come first
         block = loop.blocks[0]
         own = held_like(block.params[1:], edit.names)  # two loops may carry the same variable
-        done = edit.remade(block.results, dict(zip(block.params[1:], own, strict=True)))
         held += own
-        results += [done[r] for r in block.results]
+        results += edit.values(block.results, dict(zip(block.params[1:], own, strict=True)))
     var = group[0].blocks[0].params[0]
     starts = [s for loop in group for s in starts_of(loop)]
     first = _first_equal(edit, starts, held, results)
     kept = list(dict.fromkeys(first))
     known_as = {held[i]: held[k] for i, k in enumerate(first) if i != k}
-    done = edit.remade(results, known_as) if known_as else dict(zip(results, results, strict=True))
-    block = Block((var, *(held[k] for k in kept)), [done[results[k]] for k in kept])
+    results = edit.values(results, known_as) if known_as else results
+    block = Block((var, *(held[k] for k in kept)), [results[k] for k in kept])
     made = make("loop", [starts[k] for k in kept], serial_like(*group), (block,))
     values = dict(zip(kept, results_of(made), strict=True))
     found = iter([values[k] for k in first])
@@ -130,8 +126,7 @@ def _first_equal(
         known = {held[i]: held[k] for i, k in enumerate(first) if i != k}
         if not known:
             return first
-        done = edit.remade(results, known)
-        keys = [(k, done[r]) for k, r in zip(first, results, strict=True)]
+        keys = list(zip(first, edit.values(results, known), strict=True))
         refined = [keys.index(key) for key in keys]
         if refined == first:
             return first

@@ -87,6 +87,32 @@ class Edit:
                 self._note_inside(before, after)
         return done
 
+    def values(
+        self, roots: Sequence[Node], known: Mapping[Node, Node], within: Block | None = None
+    ) -> list[Node]:
+        """Returns what replaces each of some values, rebuilt as by `remade`."""
+        done = self.remade(roots, known, within)
+        return [done[root] for root in roots]
+
+    def body(
+        self, block: Block, known: Mapping[Node, Node], params: Sequence[Node] | None = None
+    ) -> Block:
+        """Rebuilds the body of a loop with some of its nodes replaced. `params`: its new
+        parameters, if `known` replaces some of them by others.
+        """
+        return Block(params or block.params, self.values(block.results, known, block))
+
+    def mapped(self, rule: Callable[[Node], Node | None]) -> Node:
+        """Replaces each node of the kernel, rebuilt with its new operands, by what `rule` returns
+        for it; keeps it for None. Returns the kernel.
+        """
+
+        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+            made = old.rebuilt(args, blocks=blocks)
+            return rule(made) or made
+
+        return self.everywhere(visit)
+
     def _note_inside(self, before: Block, after: Block) -> None:
         """Transfers names and source lines from all nodes of a block to those of its replacement,
         which are in the same order.

@@ -89,9 +89,7 @@ class Fission(Step, name="fission", only=Cpu):
                 v: edit.note(v, make("load", (full, *slot(var, v)), hint=v.type))
                 for v, full in zip(results_of(inner), first[var, inner], strict=True)
             }
-            done = edit.remade(block.results, known)
-            rest = Block(block.params, [done[r] for r in block.results])
-            return results_of(loop.rebuilt(blocks=[rest]))
+            return results_of(loop.rebuilt(blocks=[edit.body(block, known)]))
 
         return edit.change_loops(self.axis, change)
 

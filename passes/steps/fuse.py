@@ -56,6 +56,5 @@ class Fuse(LoopStep, name="fuse"):
             block.params[0]: make("div", (var, size)),
             body.params[0]: make("rem", (var, size)),
         }
-        results = edit.remade(body.results, known)
-        whole = Block((var, *body.params[1:]), [results[r] for r in body.results])
+        whole = Block((var, *body.params[1:]), edit.values(body.results, known))
         return make("loop", starts_of(loop), serial_like(inner), (whole,))

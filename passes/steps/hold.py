@@ -94,8 +94,7 @@ def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: i
         return list(values)
     var, *held = block.params
     first = along(str(var.attrs["name"]), count, var)
-    done = edit.remade(block.results, {var: first})
-    body = Block((first, *held), [done[r] for r in block.results])
+    body = edit.body(block, {var: first}, (first, *held))
     return results_of(make("loop", values, old.attrs, (body,)))
 
 
@@ -111,17 +110,16 @@ def _loaded(
     loads = [n for n in block.nodes if is_load(n) and var in n.vars and n.tensor.rank]
     for turn in turns:
         own = along(str(var.attrs["name"]), turn + 1, var)
-        done = edit.remade([*block.results, *loads], {var: own})
         starts = [filled(constant(0, load.dtype), load) for load in loads]
         tiles = [Node("var", (), {"name": edit.names.own("held")}, s.type) for s in starts]
-        results = [done[n] for n in (*block.results, *loads)]
+        results = edit.values([*block.results, *loads], {var: own})
         limits = [constant(turn, var.dtype), constant(turn + 1, var.dtype)]
         attrs = {**old.attrs, "limited": True}
         body = Block((own, *carried, *tiles), results)
         made = results_of(make("loop", [*limits, *values, *starts], attrs, (body,)))
         values = made[: len(carried)]
-        known = edit.remade(loads, _indices(block, var, turn))
-        held.update(zip((known[n] for n in loads), made[len(carried) :], strict=True))
+        loaded = edit.values(loads, _indices(block, var, turn))
+        held.update(zip(loaded, made[len(carried) :], strict=True))
     return list(values)
 
 
@@ -149,8 +147,7 @@ def _reused(
             if tiles[load] in held:
                 tile = held[tiles[load]]
                 known[load] = _narrow(tile, again) if load.dtype.bits == 16 else tile
-        done = edit.remade(block.results, known)
-        values = [done[r] for r in block.results]
+        values = edit.values(block.results, known)
     return list(values)
 
 

@@ -11,7 +11,7 @@ Source: `num_warps` and `num_stages` of Triton.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,7 +73,7 @@ class Launch(Step, name="launch", only=Gpu):
         held: dict[str, object] = {"warps": self.warps, "stages": self.stages}
         if self.programs:
             held["programs"] = self.programs
-        return with_masks(kernel.rebuilt(attrs={**kernel.attrs, **held}))
+        return Edit(kernel.rebuilt(attrs={**kernel.attrs, **held})).mapped(_masked)
 
 
 def _why_no_program(block: Block) -> str:
@@ -94,27 +94,15 @@ def _why_no_program(block: Block) -> str:
     return next(filter(None, (_why_no_program(loop.blocks[0]) for loop in bound)), "")
 
 
-def with_masks(kernel: Node) -> Node:
-    """Rewrites the loads and stores of a kernel that are both clipped at the end of memory and
-    masked by a condition: a mask over their elements replaces the clipping.
+def _masked(node: Node) -> Node | None:
+    """Rewrites a load or store that is clipped at the end of memory and also masked by a condition:
+    a mask over its elements replaces the clipping. None for other nodes.
     """
-    edit = Edit(kernel)
-
-    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-        made = old.rebuilt(args, blocks=blocks)
-        is_access = is_load(made) or is_store(made)
-        return _masked(made) if is_access and "clip" in made.attrs else made
-
-    return edit.everywhere(visit)
-
-
-def _masked(node: Node) -> Node:
-    """Returns a load or store with a mask over its elements instead of clipping, if it is clipped
-    and also has a condition; others as they are.
-    """
+    if not (is_load(node) or is_store(node)) or "clip" not in node.attrs:
+        return None
     index, mask, other, tile = parts_of(node)
     if mask is None:
-        return node
+        return None
     memory = node.args[0]
     lead = memory.tensor.rank - len(tile)
     test = spread_along(mask, (), tile)

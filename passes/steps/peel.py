@@ -88,7 +88,6 @@ def _renamed(edit: Edit) -> Visit:
         (block,) = blocks
         var, *held = block.params
         own = along(f"{axis_of(old)}{LAST}", extent_of(old), var)
-        done = edit.remade(block.results, {var: own})
-        return old.rebuilt(args, blocks=[Block((own, *held), [done[r] for r in block.results])])
+        return old.rebuilt(args, blocks=[edit.body(block, {var: own}, (own, *held))])
 
     return visit

@@ -84,7 +84,7 @@ def _merged(edit: Edit, loop: Node, inner: Node) -> Node:
     total = dict(zip(held, held_like(held, edit.names), strict=True))
     new: dict[Node, Node] = {}
     for state in states:
-        sides = (edit.remade([state.kept], {**new, **side})[state.kept] for side in (total, lane))
-        new[state.new] = edit.locate(state.new, make(state.new.op, tuple(sides)))
+        sides = [*edit.values([state.kept], new | total), *edit.values([state.kept], new | lane)]
+        new[state.new] = edit.locate(state.new, make(state.new.op, sides))
     whole = Block((var, *(total[h] for h in held)), [new[r] for r in body.results])
     return make("loop", starts_of(loop), inner.attrs, (whole,))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
@@ -39,6 +39,5 @@ class Reverse(LoopStep, name="reverse"):
         block = loop.blocks[0]
         var = block.params[0]
         last = constant(extent_of(loop) - 1, var.dtype)
-        done = edit.remade(block.results, {var: make("sub", (last, var))})
-        body = Block(block.params, [done[r] for r in block.results])
+        body = edit.body(block, {var: make("sub", (last, var))})
         return make("loop", starts_of(loop), loop.attrs, (body,))

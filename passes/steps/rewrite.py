@@ -34,12 +34,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
 from stack.ir.forms import converted
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Node, topological
 from stack.ir.traits import (
     choice,
     converts,
@@ -84,13 +84,7 @@ class Rewrite(Step, name="rewrite"):
             yield f"there is no rule {self.rule!r}; there are: {', '.join(RULES)}"
 
     def apply(self, kernel: Node) -> Node:
-        edit, rule = Edit(kernel), RULES[self.rule]
-
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            made = old.rebuilt(args, blocks=blocks)
-            return rule(made) or made
-
-        return edit.everywhere(visit)
+        return Edit(kernel).mapped(RULES[self.rule])
 
 
 def _reciprocal(node: Node) -> Node | None:

@@ -95,13 +95,11 @@ class Sink(Step, name="sink", only=Cpu):
         def change(old: Node, loop: Node) -> list[Node]:
             block, known = loop.blocks[0], dict[Node, Node]()
             for inner in _loops(loop, self.inner):
-                own = edit.remade([inner], known)[inner]
+                (own,) = edit.values([inner], known)
                 after = _moved(edit, own, block.params[0], around[old], self.into)
                 for before, new in zip(results_of(inner), after, strict=True):
                     known[before] = edit.note(before, new)
-            done = edit.remade(block.results, known)
-            body = Block(block.params, [done[r] for r in block.results])
-            return results_of(loop.rebuilt(blocks=[body]))
+            return results_of(loop.rebuilt(blocks=[edit.body(block, known)]))
 
         return edit.change_loops(self.axis, change)
 
@@ -160,8 +158,7 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
 
     def step(before: Sequence[Node]) -> list[Node]:
         loads = {v: _load(m, place, v) for v, m in zip(varying, before, strict=True)}
-        done = edit.remade([result_of[v] for v in varying], {**loads, axis: place})
-        return [done[result_of[v]] for v in varying]
+        return edit.values([result_of[v] for v in varying], {**loads, axis: place})
 
     starts = {**start_of, **dict(zip(varying, full, strict=True))}
     own = {v: v for v in params} | dict(zip(varying, held, strict=True))

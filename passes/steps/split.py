@@ -138,8 +138,7 @@ class _Cut:
             place = make("sub", (place, constant(masked, var.dtype)))
         elif masked and step.tail == "mask":
             test = make("lt", (place, constant(first + self.extent, var.dtype)))
-        results = self.edit.remade(self.block.results, {var: place})
-        body = Block((inner, *held), [results[r] for r in self.block.results])
+        body = self.edit.body(self.block, {var: place}, (inner, *held))
         body = self._whole_quotients(body, inner, width)
         if test is not None:
             body = guarded(self.edit, body, test, self.is_online)

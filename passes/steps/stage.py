@@ -81,14 +81,10 @@ class Stage(Step, name="stage", only=Cpu):
         memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=held)
 
         def rebuilt(block: Block) -> Block:
-            known = {p: p for p in block.params}
             if block is home.block:
-                known.update(_kept(edit, value, memory, home))
-            else:
-                (loop,) = (n for n in block.nodes if _contains(n, home.block))
-                known[loop] = loop.rebuilt(blocks=[rebuilt(loop.blocks[0])])
-            done = edit.remade(block.results, known)
-            return Block(block.params, [done[r] for r in block.results])
+                return edit.body(block, _kept(edit, value, memory, home))
+            (loop,) = (n for n in block.nodes if _contains(n, home.block))
+            return edit.body(block, {loop: loop.rebuilt(blocks=[rebuilt(loop.blocks[0])])})
 
         return edit.finished(rebuilt(edit.block).results)
 

@@ -173,9 +173,8 @@ class StageMem(Step, name="stage_mem", only=Cpu):
             block = loop.blocks[0]
             reads = _reads(loop, is_own)
             if reads:
-                done = edit.remade(block.results, _from_copies(edit, block, reads, copies, dtype))
-                inside = Block(block.params, [done[r] for r in block.results])
-                loop = loop.rebuilt(blocks=[inside])
+                known = _from_copies(edit, block, reads, copies, dtype)
+                loop = loop.rebuilt(blocks=[edit.body(block, known)])
             stored = _store(loop, is_own)
             return _with_copy(edit, loop, stored) if stored else results_of(loop)
 
@@ -350,10 +349,7 @@ def _into(edit: Edit, loop: Node, access: StridedAccess, own: Node) -> tuple[Nod
         else:
             made, _ = _into(edit, inner, access, new)
             known.update(zip(results_of(inner), results_of(made), strict=True))
-        done = edit.remade(block.results, {**known, **{p: p for p in block.params}})
-        inside = Block(
-            (var, *(new if h is variable else h for h in held)), [done[r] for r in block.results]
-        )
+        inside = edit.body(block, known, (var, *(new if h is variable else h for h in held)))
         starts = [own if h is variable else s for h, s in zip(held, starts_of(loop), strict=True)]
         return make("loop", starts, loop.attrs, (inside,)), place
     raise AssertionError("the store is in the loop")

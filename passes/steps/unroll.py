@@ -50,6 +50,5 @@ class Unroll(LoopStep, name="unroll"):
         values = list(starts_of(loop))
         for turn in range(extent_of(loop)):
             known = dict(zip(held, values, strict=True))
-            done = edit.remade(block.results, {**known, var: constant(turn, var.dtype)})
-            values = [done[r] for r in block.results]
+            values = edit.values(block.results, {**known, var: constant(turn, var.dtype)})
         return values

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from stack.ir.builder import constant
+from stack.ir.builder import constant, remade
 from stack.ir.node import Block, Node
 from stack.ir.traits import contractions, is_contraction, is_input
 from stack.ir.types import I32
@@ -177,7 +177,8 @@ class Prefetch:
             return [self._row(load, slot) for load in plan.loads]
 
         def copies(memories: Sequence[Node], step: Node) -> list[Node]:
-            loads = [_substituted(load, {index: step}, {}) for load in plan.loads]
+            done = remade(plan.loads, {index: step})
+            loads = [done[load] for load in plan.loads]
             exists = b.lt(step, end)
             parts = zip(loads, memories, rows(step), strict=True)
             return [self.memory.copy(*part, exists) for part in parts]
@@ -219,18 +220,3 @@ class Prefetch:
         if row.dtype is not I32:
             row = self.tiles.b.cast(row, type=row.tensor.with_dtype(I32))
         return self.tiles.per_thread(ThreadValue(row))
-
-
-def _substituted(node: Node, swap: Mapping[Node, Node], done: dict[Node, Node]) -> Node:
-    """Rebuilds a value with the variables in `swap` replaced by other nodes.
-
-    `done` caches rebuilt nodes.
-    """
-    if node in swap:
-        return swap[node]
-    if node.vars.isdisjoint(swap):
-        return node
-    if node not in done:
-        args = [_substituted(a, swap, done) for a in node.args]
-        done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
-    return done[node]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, new_params
+from stack.ir.builder import Builder, new_params, remade
 from stack.ir.contraction import contraction
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import contractions
 from stack.passes.tiling.frame import CannotTile, static
 
@@ -118,32 +118,8 @@ def as_reduction(group: Node, dot: Node) -> Node:
     if total.dtype != dot.dtype:
         total = b.cast(total, type=dot.type)
     body = group.blocks[0]
-    known = _replaced(body, {dot: total})
-    results = [known.get(r, r) for r in body.results]
-    block = Block(body.params, results, *_tables(body, known))
+    block = remade_block(body, remade(body.results, {dot: total}), body.params)
     return Node("fusion", group.args, group.attrs, group.type, (block,))
-
-
-def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Rebuilds the nodes of a body that depend on nodes in `by`, which are replaced. Returns a map
-    from old to new nodes.
-    """
-    known = dict(by)
-    for node in body.nodes:
-        if node not in by and not known.keys().isdisjoint(node.args):
-            args = [known.get(a, a) for a in node.args]
-            known[node] = node.rebuilt(args)
-    return known
-
-
-def _tables(
-    body: Block, known: dict[Node, Node]
-) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
-    """Returns the names and source lines for the new nodes of a body, from those of the old nodes
-    in `known`.
-    """
-    names = {known.get(n, n): name for n, name in body.names.items()}
-    return names, {known.get(n, n): lines for n, lines in body.locs.items()}
 
 
 def split_dot(group: Node) -> tuple[Node, Node]:
@@ -169,10 +145,9 @@ def rest_of(
     body = group.blocks[0]
     outside = dict(zip(body.params, group.args, strict=True))
     held = dict(zip(made, new_params("dot", [d.type for d in made], body.params), strict=True))
-    known = _replaced(body, held)
-    results = [known.get(r, r) for r in results]
-    used = topological(results)
-    params = [p for p in (*body.params, *held.values()) if p in used]
     outside |= {held[d]: value for d, value in made.items()}
-    args = [outside[p] for p in params]
-    return args, Block(params, results, *_tables(body, known))
+    done = remade(results, held)
+    used = topological([done[r] for r in results])
+    params = [p for p in outside if p in used]
+    kept = Block(body.params, results, body.names, body.locs)
+    return [outside[p] for p in params], remade_block(kept, done, params)

@@ -10,14 +10,7 @@ from stack.target import Cpu, Mma
 
 def find_dot(block: Block) -> Node | None:
     """Returns the first dot (matmul node) in the body of a kernel; None if it has none."""
-    for node in block.nodes:
-        if is_contraction(node):
-            return node
-        for inner in node.blocks:
-            found = find_dot(inner)
-            if found is not None:
-                return found
-    return None
+    return next(filter(is_contraction, block.all_nodes), None)
 
 
 def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
@@ -37,9 +30,3 @@ def is_packed(dot: Node) -> bool:
     """
     loads = [a for a in map(unconverted, dot.args) if is_load(a)]
     return any(a.args[0].tensor.space == "local" for a in loads)
-
-
-def reads(block: Block, memory: Node) -> list[Node]:
-    """Returns the nodes in the body of a kernel that have the array `memory` as an argument."""
-    found = [n for n in block.nodes if memory in n.args]
-    return found + [n for inner in block.nodes for b in inner.blocks for n in reads(b, memory)]

@@ -12,21 +12,20 @@ once, and the matmul reads them in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant, param
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load
+from stack.ir.traits import is_load, is_loop
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.cpu_loops.block_slices import part, slice_of
 from stack.passes.cpu_loops.gemm_plan import Counts, GemmPlan
-from stack.passes.cpu_loops.nest_copies import NestCopy
 from stack.passes.cpu_loops.pack import PAIR
 from stack.passes.cpu_loops.unsigned_operands import lowered, raised, widened, zeros
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static
-from stack.passes.tiling.loops import KernelRebuild, extent_of, index, items
+from stack.passes.tiling.loops import carry, extent_of, index, items, names_of
 from stack.target import Cpu
 
 ROW = "row"  # the axis of one row of zeros
@@ -89,9 +88,11 @@ class _Rows:
     swap: dict[Node, Node]
 
 
-class _Gemm(KernelRebuild):
+class _Gemm:
+    """Builds the kernel at the loop level from the block `old` of the tile kernel."""
+
     def __init__(self, block: Block, cpu: Cpu, is_prepacked: bool = False) -> None:
-        super().__init__(block)
+        self.old, self.b, self.names = block, Builder(), names_of(block)
         self.plan = plan = GemmPlan(block, cpu)
         self.dot, self.panel = plan.dot, plan.panel
         self.start: Node | None = None  # the first tile of rows of a group
@@ -180,8 +181,35 @@ class _Gemm(KernelRebuild):
                 value = self._product(rows, self._right(self._packed(), None), None)
             rows.swap[self.dot] = value
         block = self.plan.nest[self.plan.cut - 1].blocks[0] if self.plan.cut else self.old
-        copy = NestCopy(self.b, self.old, rows.swap, rows.renamed)
-        return [copy.new(r) for r in block.results]
+        return self._copies(block.results, rows.swap, rows.renamed)
+
+    def _copies(
+        self, roots: Sequence[Node], swap: Mapping[Node, Node], renamed: Mapping[Node, Node]
+    ) -> list[Node]:
+        """Copies some values of the tile kernel and all that they depend on, each node once.
+        Parallel loops become serial.
+
+        Args:
+            roots: the values.
+            swap: maps old values, such as loop indices, to new ones.
+            renamed: maps index variables of loops to new ones whose extent or name differs.
+        """
+        done = dict(swap)
+
+        def new(node: Node) -> Node:
+            if node not in done:
+                args, attrs = [new(a) for a in node.args], node.attrs
+                if is_loop(node, "parallel"):
+                    attrs = {**attrs, "kind": "serial"}
+                blocks = [
+                    Block([renamed.get(p, p) for p in b.params], [new(r) for r in b.results])
+                    for b in node.blocks
+                ]
+                done[node] = Node(node.op, args, attrs, node.type, blocks)
+                carry(self.b, self.old, node, done[node])
+            return done[node]
+
+        return [new(root) for root in roots]
 
     def _held(self, hint: str, memory: Node) -> Node:
         """Creates the loop-carried variable for an array in memory, which each iteration updates.
@@ -228,9 +256,7 @@ class _Gemm(KernelRebuild):
         """Builds the dot of one tile of rows with the packed panel, and the prefetch of the next
         panel. If `block` is not None, only that block of the contracted axis is multiplied.
         """
-        left = NestCopy(self.b, self.old, rows.swap, rows.renamed).new(
-            self.dot.args[1 - self.plan.right]
-        )
+        (left,) = self._copies([self.dot.args[1 - self.plan.right]], rows.swap, rows.renamed)
         if block is not None:
             axis = self.plan.left_names.index(self.panel.cut)
             left = part(self.b, left, axis, self.b.mul(block, self.plan.size), self.plan.size)
@@ -241,7 +267,7 @@ class _Gemm(KernelRebuild):
         made = self._dot(left, right, self.plan.left_names, result_names(self.dot))
         if offsets is not None:
             made = lowered(self.b, made, offsets)
-        self.note(self.dot, made)
+        carry(self.b, self.old, self.dot, made)
         return made
 
     def _next(self, block: Node | None) -> Node | None:
@@ -271,8 +297,8 @@ class _Gemm(KernelRebuild):
         if self.panels is not None:
             return self._panel(self.panels, [*which.values()], block)
         memory, *index = self.panel.load.args
-        copy = NestCopy(self.b, self.old, which, {})
-        whole = self.b.load(memory, *map(copy.new, index), type=self.panel.load.tensor)
+        index = self._copies(index, which, {})
+        whole = self.b.load(memory, *index, type=self.panel.load.tensor)
         if block is None:
             return whole
         axis = self.panel.names.index(self.panel.cut)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stack.ir.contraction import is_along_depth
 from stack.ir.node import Block, topological
 from stack.ir.traits import in_windows, is_load, nest_of, unconverted
-from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
+from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_loops.pack import Panel, run_of, walk_of
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
@@ -108,10 +108,11 @@ class GemmPlan:
         """
         memory, *index = self.panel.load.args
         is_named = not any(map(is_load, topological(index)))
-        is_read_once = all(n is self.panel.load for n in reads(self.block, memory))
-        if self.in_place or not (is_named and is_read_once and memory in self.block.params):
-            return None
-        return self.block.params.index(memory)
+        readers = [n for n in self.block.all_nodes if memory in n.args]
+        is_own = readers == [self.panel.load] and memory in self.block.params
+        return (
+            self.block.params.index(memory) if is_own and is_named and not self.in_place else None
+        )
 
     def _all_rows(self) -> int:
         return math.prod(extent_of(n) for n in self.below) * self.rows

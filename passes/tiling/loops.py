@@ -53,31 +53,6 @@ def _names_in(block: Block) -> frozenset[str]:
     return frozenset(own).union(*[_names_in(b) for n in nodes for b in n.blocks])
 
 
-class KernelRebuild:
-    """A kernel that is rebuilt from the block of another.
-
-    Attributes:
-        old: the block of the other kernel.
-        b: the builder of the new kernel.
-        names: the names that are in use.
-    """
-
-    def __init__(self, old: Block) -> None:
-        self.old = old
-        self.b = Builder()
-        self.names = names_of(old)
-
-    def fresh(self, hint: str) -> str:
-        """Returns a unique name for a variable."""
-        return self.names.numbered(hint)
-
-    def note(self, old: Node, new: Node) -> None:
-        """Gives `new`, a node of the new kernel, the name and source lines of `old`, the node that
-        it replaces.
-        """
-        carry(self.b, self.old, old, new)
-
-
 def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
     """Gives the node `made` the name and source lines that `source` has in the block `old`."""
     if source in old.names:

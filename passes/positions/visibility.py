@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from stack.ir import ops
 from stack.ir.algebra import COMBINE, ELEMENTWISE
@@ -16,7 +14,7 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import choice, is_input, is_number, shows
+from stack.ir.traits import choice, is_input
 from stack.ir.types import TensorType
 from stack.passes.positions.affine import affine
 from stack.rewrite.splat import splat
@@ -26,51 +24,49 @@ def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
     """Yields the select nodes that hide elements from all states of a stream, as attention masks
     do, with the number of the operand that visible elements get.
     """
-    for select in states.nodes:
-        visible = _visible_branch(select)
-        if visible is not None and hidden(states, select, _fill(select, visible)) is not None:
-            yield select, visible
+
+    def is_nothing(state: Node, known: Mapping[Node, float]) -> bool:
+        nothing = ELEMENTWISE[COMBINE[state.attrs.get("kind", "sum")]].neutral[0]
+        return any(known.get(operand) == nothing for operand, _ in streamed_axes(state))
+
+    def hides(select: Node, fill: float) -> bool:
+        known = {select: fill}
+        follow(states, known, known_value)
+        return bool(select.tensor.rank) and all(is_nothing(s, known) for s in states.results)
+
+    return fills_that_hide(states.nodes, hides)
 
 
-def _visible_branch(node: Node) -> int | None:
-    """Returns the visible operand of a select whose other operand is -inf or 0; else None."""
-    if choice(node) is None or not node.tensor.rank:
-        return None
-    for side in (1, 2):
-        fill = _behind(node.args[side])
-        if is_number(fill):
-            value = fill.attrs["value"].array
-            if value.dtype.kind == "f" and (np.isneginf(value) or value == 0):
-                return 3 - side
-    return None
+def fills_that_hide(
+    nodes: Iterable[Node], hides: Callable[[Node, float], bool]
+) -> Iterator[tuple[Node, int]]:
+    """Yields those select nodes of floats that give hidden elements -inf or 0, with the number of
+    the operand that visible elements get: 1 or 2. `hides` tells whether elements with this value
+    count as nothing.
+    """
+    for node in nodes:
+        chosen = choice(node)
+        for shown, fill in ((2, chosen.yes), (1, chosen.no)) if chosen is not None else ():
+            value = splat(fill) if node.dtype.is_float else None
+            if value in (0.0, -math.inf) and hides(node, value):
+                yield node, shown
 
 
-def _fill(node: Node, visible: int) -> float:
-    return float(_behind(node.args[3 - visible]).attrs["value"].array)
-
-
-def _behind(node: Node) -> Node:
-    """Skips broadcasts and casts: returns the node whose elements they repeat or convert."""
-    while shows(node):
-        node = node.args[0]
-    return node
-
-
-def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
-    """Returns the nodes that are 0 or -inf at an element for which node `start` is `fill`, itself 0
-    or -inf. None if the element is not hidden: some state would combine with another value than the
-    identity of its reduction."""
-    known = {start: fill}
-    for node in states.nodes:
-        if node not in known and not known.keys().isdisjoint(node.args):
-            value = known_value(node, known)
+def follow(
+    block: Block,
+    known: dict[Node, float],
+    value_of: Callable[[Node, Mapping[Node, float]], float | None],
+) -> None:
+    """Adds to `known` the nodes of a block, and of the loops in it, that `value_of` shows to be 0
+    or -inf at an element because nodes in `known` are.
+    """
+    for node in block.nodes:
+        for inner in node.blocks:
+            follow(inner, known, value_of)
+        if node not in known and (node.blocks or not known.keys().isdisjoint(node.args)):
+            value = value_of(node, known)
             if value in (0.0, -math.inf):
                 known[node] = value
-    for state in states.results:
-        nothing = ELEMENTWISE[COMBINE[state.attrs.get("kind", "sum")]].neutral[0]
-        if all(known.get(operand) != nothing for operand, _ in streamed_axes(state)):
-            return None
-    return frozenset(known)
 
 
 def known_value(node: Node, known: Mapping[Node, float]) -> float | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
@@ -19,15 +20,13 @@ from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
-    choice,
     is_contraction,
     is_loop,
     is_reduction,
 )
-from stack.passes.positions.visibility import known_value
+from stack.passes.positions.visibility import fills_that_hide, follow, known_value
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.online import State, identity_like, states_of, total_of
-from stack.rewrite.splat import splat
 
 
 class HidingMask(NamedTuple):
@@ -50,16 +49,8 @@ class HidingMask(NamedTuple):
 @once_in
 def masks_of(block: Block) -> Sequence[HidingMask]:
     """Returns the select nodes in the body of an online loop that hide elements from all states."""
-    found: list[HidingMask] = []
-    for node in block.all_nodes:
-        chosen = choice(node)
-        if chosen is None or not node.dtype.is_float:
-            continue
-        for shown, fill in ((2, chosen.yes), (1, chosen.no)):
-            value = splat(fill)
-            if value in (0.0, -math.inf) and hides(block, node, value):
-                found.append(HidingMask(node, shown))
-    return found
+    found = fills_that_hide(block.all_nodes, partial(hides, block))
+    return [HidingMask(select, shown) for select, shown in found]
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:
@@ -70,22 +61,8 @@ def hides(block: Block, start: Node, fill: float) -> bool:
     if not states:
         return False
     known: dict[Node, float] = {start: fill}
-    _follow(block, known)
+    follow(block, known, _value)
     return all(known.get(s.part) == identity(KIND_OF[s.new.op], s.new.dtype) for s in states)
-
-
-def _follow(block: Block, known: dict[Node, float]) -> None:
-    """Adds to `known` the values in a block, and in its inner loops, that must be 0 or -inf because
-    values in `known` are.
-    """
-    for node in block.nodes:
-        if is_loop(node):
-            _follow(node.blocks[0], known)
-        if node in known or not (is_loop(node) or not known.keys().isdisjoint(node.args)):
-            continue
-        value = _total(node, known) if is_loop(node) else _value(node, known)
-        if value in (0.0, -math.inf):
-            known[node] = value
 
 
 def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
@@ -103,6 +80,8 @@ def _value(node: Node, known: Mapping[Node, float]) -> float | None:
     """Returns the value of a node if the operands in `known` determine it for any finite values of
     the others; None if they do not.
     """
+    if is_loop(node):
+        return _total(node, known)
     if is_contraction(node):
         return 0.0 if any(known.get(a) == 0.0 for a in node.args) else None
     if is_reduction(node):

@@ -20,15 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stack.ir.bounds import LARGEST_LOCAL
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop, is_memory
-from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.local_values import loaded, memory_for, stored, why_too_long
 from stack.passes.steps.loops import along, axes, axis_of, loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
-from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu, Target
 
@@ -67,11 +65,8 @@ class Fission(Step, name="fission", only=Cpu):
         held = next((p for p in block.params[1:] if p in inner.vars), None)
         if held is not None:
             return f"the loop over {self.inner} depends on {held.attrs['name']}, which is carried"
-        for value in results_of(inner):
-            size = static(value.tensor.bytes) * extent_of(loop)
-            if size > LARGEST_LOCAL:
-                return f"{size} bytes of results; local memory has at most {LARGEST_LOCAL}"
-        return ""
+        whys = (why_too_long(value, extent_of(loop)) for value in results_of(inner))
+        return next(filter(None, whys), "")
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -86,7 +81,7 @@ class Fission(Step, name="fission", only=Cpu):
             if (var, inner) not in first:
                 first[var, inner] = self._first(edit, var, results_of(inner))
             known = {
-                v: edit.note(v, make("load", (full, *slot(var, v)), hint=v.type))
+                v: edit.note(v, loaded(full, var, v))
                 for v, full in zip(results_of(inner), first[var, inner], strict=True)
             }
             return results_of(loop.rebuilt(blocks=[edit.body(block, known)]))
@@ -98,28 +93,11 @@ class Fission(Step, name="fission", only=Cpu):
         memory. Returns these memories after the loop.
         """
         own = along(self.into, int(var.attrs["extent"]), var) if self.into else var
-        done = edit.remade(values, {var: own})
-        memories = [_memory(edit, v, int(var.attrs["extent"])) for v in values]
-        kept = [Node("var", (), {"name": edit.names.own("sums")}, m.type) for m in memories]
-        stores = [
-            make("store", (k, done[v], *slot(own, v))) for k, v in zip(kept, values, strict=True)
-        ]
-        return results_of(
-            make("loop", memories, {"kind": "serial"}, (Block((own, *kept), stores),))
-        )
+        made = edit.values(values, {var: own})
+        memories = [memory_for(edit, v, own, "sums") for v in values]
+        return stored(edit, own, memories, lambda _: made)
 
 
 def _inner(block: Block, axis: str) -> list[Node]:
     """Returns the loops over an axis that are directly in a block, without those nested deeper."""
     return [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
-
-
-def _memory(edit: Edit, value: Node, count: int) -> Node:
-    """Allocates local memory for one value, a scalar or a tile, of each of `count` iterations."""
-    held = TensorType(value.dtype, (count, *value.shape), "local")
-    return make("alloc", (), {"name": edit.names.own("sums")}, hint=held)
-
-
-def slot(var: Node, value: Node) -> list[Node]:
-    """Returns the index of an iteration's value in local memory with those of all iterations."""
-    return [var, *[constant(0, var.dtype)] * value.tensor.rank]

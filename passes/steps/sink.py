@@ -21,21 +21,18 @@ Source: loop interchange with scalar expansion (Allen and Kennedy, 2001, section
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory
-from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.fission import slot
+from stack.passes.steps.local_values import loaded, memory_for, stored, why_too_long
 from stack.passes.steps.loops import along, axis_of, held_like, loops_along, starts_of, why_not_free
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
-from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu, Target
 
@@ -80,9 +77,8 @@ class Sink(Step, name="sink", only=Cpu):
                     f"the loop over {self.inner} depends on {read.attrs['name']}, which is carried"
                 )
             for variable in _varying(inner, loop.blocks[0].params[0]):
-                size = static(variable.tensor.bytes) * extent_of(loop)
-                if size > LARGEST_LOCAL:
-                    return f"{size} bytes of values; local memory has at most {LARGEST_LOCAL}"
+                if why := why_too_long(variable, extent_of(loop)):
+                    return why
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -144,25 +140,23 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
 
     Returns the results of `inner` for one iteration of the moved loop. `around` are the variables
     of enclosing loops.
-
-    Returns the results of the other loop in one iteration of the moved one.
     """
     place = along(into, int(axis.attrs["extent"]), axis) if into else axis
     var, *params = inner.blocks[0].params
     varying = _varying(inner, axis)
     start_of = dict(zip(params, starts_of(inner), strict=True))
     result_of = dict(zip(params, inner.blocks[0].results, strict=True))
-    memories = [_memory(edit, v, axis, around) for v in varying]
+    memories = [memory_for(edit, v, axis, "held", around) for v in varying]
     full = _filled(edit, axis, memories, [start_of[v] for v in varying])
     held = held_like(memories, edit.names)
 
     def step(before: Sequence[Node]) -> list[Node]:
-        loads = {v: _load(m, place, v) for v, m in zip(varying, before, strict=True)}
+        loads = {v: loaded(m, place, v) for v, m in zip(varying, before, strict=True)}
         return edit.values([result_of[v] for v in varying], {**loads, axis: place})
 
     starts = {**start_of, **dict(zip(varying, full, strict=True))}
     own = {v: v for v in params} | dict(zip(varying, held, strict=True))
-    results = {**result_of, **dict(zip(varying, _stored(edit, place, held, step), strict=True))}
+    results = {**result_of, **dict(zip(varying, stored(edit, place, held, step), strict=True))}
     body = Block((var, *(own[v] for v in params)), [results[v] for v in params])
     args = [*_limits(inner), *(starts[v] for v in params)]
     attrs = dict(inner.attrs)
@@ -170,7 +164,7 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
         del attrs["online"]  # it carries no state any more
     made = edit.locate(inner, make("loop", args, attrs, (body,)))
     return [
-        _load(value, axis, v) if v in varying else value
+        loaded(value, axis, v) if v in varying else value
         for v, value in zip(params, results_of(made), strict=True)
     ]
 
@@ -181,7 +175,7 @@ def _filled(edit: Edit, axis: Node, memories: Sequence[Node], starts: Sequence[N
     before = [_memory_of(start, axis) for start in starts]
     new = [i for i, memory in enumerate(before) if memory is None]
     fill = [memories[i] for i in new]
-    filled = iter(_stored(edit, axis, fill, lambda _: [starts[i] for i in new]) if new else [])
+    filled = iter(stored(edit, axis, fill, lambda _: [starts[i] for i in new]) if new else [])
     return [next(filled) if memory is None else memory for memory in before]
 
 
@@ -191,42 +185,4 @@ def _memory_of(start: Node, axis: Node) -> Node | None:
     """
     if not is_load(start) or start.args[0].tensor.space != "local" or start.args[1] is not axis:
         return None
-    return start.args[0] if start is _load(start.args[0], axis, start) else None
-
-
-def _stored(
-    edit: Edit,
-    axis: Node,
-    memories: Sequence[Node],
-    values: Callable[[Sequence[Node]], Sequence[Node]],
-) -> list[Node]:
-    """Builds a loop that stores a value in each memory. Returns the memories after it.
-
-    Args:
-        edit: the rewrite.
-        axis: the variable of the loop.
-        memories: the memories before the loop.
-        values: returns the value for each memory, from the memories in an iteration.
-    """
-    held = held_like(memories, edit.names)
-    stores = [
-        make("store", (m, value, *slot(axis, value)))
-        for m, value in zip(held, values(held), strict=True)
-    ]
-    return list(
-        results_of(make("loop", memories, {"kind": "serial"}, (Block((axis, *held), stores),)))
-    )
-
-
-def _memory(edit: Edit, value: Node, axis: Node, around: Sequence[Node]) -> Node:
-    """Allocates local memory with one element (a scalar or a tile like `value`) for each iteration
-    over `axis`.
-
-    It depends on the variables `around`, so each iteration of their loops fills it anew.
-    """
-    held = TensorType(value.dtype, (int(axis.attrs["extent"]), *value.shape), "local")
-    return make("alloc", around, {"name": edit.names.own("held")}, hint=held)
-
-
-def _load(memory: Node, axis: Node, like: Node) -> Node:
-    return make("load", (memory, *slot(axis, like)), hint=like.type)
+    return start.args[0] if start is loaded(start.args[0], axis, start) else None

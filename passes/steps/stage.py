@@ -27,11 +27,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.local_values import loaded, memory_for, slot
 from stack.passes.steps.loops import all_loops, axis_of, is_serial, starts_of
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target
@@ -76,9 +77,7 @@ class Stage(Step, name="stage", only=Cpu):
         (value,) = (n for n, name in kernel.blocks[0].names.items() if name == self.value)
         home = _home(kernel.blocks[0], value)
         assert home is not None
-        shape = int(home.axis.attrs["extent"]), *value.shape
-        held = TensorType(value.dtype, shape, "local")
-        memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=held)
+        memory = memory_for(edit, value, home.axis, "keep")
 
         def rebuilt(block: Block) -> Block:
             if block is home.block:
@@ -198,8 +197,7 @@ def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, N
         The replacements of the results of these loops.
     """
     kept = Node("var", (), {"name": edit.names.own("keep")}, memory.type)
-    place = [home.axis, *[constant(0, home.axis.dtype)] * value.tensor.rank]
-    store = make("store", (kept, value, *place))
+    store = make("store", (kept, value, *slot(home.axis, value)))
     old: list[Node] = []
     starts: Sequence[Node] = ()
     body = Block((home.axis, kept), (store,))
@@ -209,7 +207,7 @@ def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, N
         old, starts, attrs = results_of(home.first), starts_of(home.first), home.first.attrs
         body = Block((*block.params, kept), (*block.results, store))
     *results, full = results_of(make("loop", [*starts, memory], attrs, (body,)))
-    load = edit.note(value, make("load", (full, *place), hint=value.type))
+    load = edit.note(value, loaded(full, home.axis, value))
     known = {before: edit.note(before, new) for before, new in zip(old, results, strict=True)}
 
     def visit(node: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:

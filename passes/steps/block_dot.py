@@ -14,11 +14,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stack.ir.builder import constant, make
+from stack.ir.builder import make
 from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType
 from stack.passes.steps.intervals import AffineIndex, place_of
+from stack.target import Cpu, Mma
 
 
 class ReadWindow(NamedTuple):
@@ -114,6 +115,15 @@ class BlockDot:
         rows = 1 if self.row is None else self.sizes[self.row]
         return rows, self.sizes[self.lane], self.sizes[deepest]
 
+    def why_not_by(self, name: str, found: Collection[Mma | None], target: Cpu) -> str:
+        """Returns why the instruction `name` cannot multiply the blocks; "" if it is one of those
+        `found` for them on the target.
+        """
+        if any(mma is not None and mma.name == name for mma in found):
+            return ""
+        shape, types = " x ".join(map(str, self.tile)), " and ".join(self.types)
+        return f"{target.name} has no {name} for {shape} products of {types}"
+
     def built(self, is_narrow: bool) -> Node:
         """Builds the `dot` node and the loads of its operands.
 
@@ -126,7 +136,7 @@ class BlockDot:
         blocks: list[Node] = []
         sides: list[str] = []
         for operand, unit in zip(self.operands, "ab", strict=True):
-            block, over = self._loaded(operand)
+            block, over = self.loaded(operand)
             blocks.append(block if is_narrow else converted(block, self.dtype))
             own = [names[v] if v is not None else f"{unit}{i}" for i, v in enumerate(over)]
             sides.append(" ".join(own))
@@ -134,7 +144,7 @@ class BlockDot:
         attrs = {"rule": f"{', '.join(sides)} -> {result}"}
         return make("dot", blocks, attrs, hint=tile_of(self.dtype, self.shape))
 
-    def _loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
+    def loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
         """Builds the load of an operand's block. Returns it with the loop variable that each of its
         axes replaces.
         """
@@ -193,7 +203,7 @@ def axis_along(
     places = [v for v in factors if v not in depth]
     if len(taps) > 1 or len(places) > 1 or any(c < 1 for c in factors.values()):
         return None
-    start, over = _number(rest, index), tuple(factors)
+    start, over = rest.node(index.dtype), tuple(factors)
     is_contiguous = list(factors.values()) in ([], [1])
     if is_contiguous and not (taps and rest.terms):
         return ReadAxis(start, over)
@@ -202,18 +212,6 @@ def axis_along(
     stride = factors[place] if place is not None else around[0] if len(around) == 1 else 1
     window = ReadWindow(place, tap, max(stride, 1), factors[tap] if tap is not None else 1)
     return ReadAxis(start, over, window)
-
-
-def _number(place: AffineIndex, like: Node) -> Node:
-    """Builds the node that computes an affine index, with the element type of `like`."""
-    made: Node | None = None
-    for node, count in place.terms.items():
-        term = node if count == 1 else make("mul", (node, constant(count, like.dtype)))
-        made = term if made is None else make("add", (made, term))
-    more = constant(place.more, like.dtype)
-    if made is None:
-        return more
-    return make("add", (made, more)) if place.more else made
 
 
 def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:

@@ -209,21 +209,16 @@ def extreme(
         dtype: the type of indices.
         inner: variables of loops, over whose iterations the index is greatest or smallest too.
     """
-    more, terms = place.more, list[Node]()
+    more, terms = place.more, dict[Node, int]()
     for term, count in place.terms.items():
         if term in inner or is_positions(term):
             size = term.attrs["extent"] if term in inner else term.shape[int(term.attrs["axis"])]
-            size = static(size)
-            more += count * (size - 1) if count * sign > 0 else 0
-            continue
-        scalar = _extreme_of(term, "max" if count * sign > 0 else "min", count, dtype)
-        terms.append(scalar if count == 1 else make("mul", (scalar, constant(count, dtype))))
-    made: Node | None = None
-    for term in terms:
-        made = term if made is None else make("add", (made, term))
-    if made is None:
-        return constant(more, dtype)
-    return make("add", (made, constant(more, dtype))) if more else made
+            more += count * (static(size) - 1) if count * sign > 0 else 0
+        else:
+            kind = "max" if count * sign > 0 else "min"
+            scalar = _extreme_of(term, kind, count, dtype)
+            terms[scalar] = terms.get(scalar, 0) + count
+    return AffineIndex(terms, more).node(dtype)
 
 
 def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
@@ -254,8 +249,6 @@ def can_hold(test: Node, positive: bool = True) -> Node | None:
     (or, if not `positive`, false) for no element of the tile.
 
     None if no such test exists without computing the condition for each element.
-
-    None if that takes a look at the elements.
     """
     if repeats(test):
         return can_hold(test.args[0], positive)

@@ -55,6 +55,16 @@ class AffineIndex:
         """Returns the index multiplied by a constant."""
         return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
 
+    def node(self, dtype: DType) -> Node:
+        """Builds the node that computes the index: `c0 * v0 + c1 * v1 + ... + c`."""
+        made: Node | None = None
+        for node, count in self.terms.items():
+            term = node if count == 1 else make("mul", (node, constant(count, dtype)))
+            made = term if made is None else make("add", (made, term))
+        if made is None:
+            return constant(self.more, dtype)
+        return make("add", (made, constant(self.more, dtype))) if self.more else made
+
     def ends(self, ranges: Ranges) -> tuple[int, int] | None:
         """Returns the least and the greatest value of the index; None if some term of it has no
         bounds.
@@ -118,19 +128,9 @@ def stays_inside(first: Node, size: int, extent: int) -> bool:
 
 
 def collected(index: Node) -> Node:
-    """Rewrites a scalar index as a sum `c0 * v0 + c1 * v1 + ... + c` with each variable once;
-    returns other nodes as they are.
-    """
+    """Rewrites a scalar index as a sum with each variable once; returns other nodes as they are."""
     place = None if index.tensor.rank else place_of(index)
-    if place is None:
-        return index
-    made: Node | None = None
-    for node, count in place.terms.items():
-        term = node if count == 1 else make("mul", (node, constant(count, index.dtype)))
-        made = term if made is None else make("add", (made, term))
-    if made is None or not place.more:
-        return made or constant(place.more, index.dtype)
-    return make("add", (made, constant(place.more, index.dtype)))
+    return index if place is None else place.node(index.dtype)
 
 
 def _index_nodes(node: Node) -> list[Node] | None:

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 from stack.ir.node import Block, Node
 from stack.ir.traits import nest_of
-from stack.passes.steps.block_dot import BlockDot
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import products_in
 from stack.passes.steps.loops import axis_of
@@ -56,16 +55,10 @@ class Microkernel(Step, name="microkernel", only=Cpu):
         if tuple(nest_of(kernel.blocks[0], "parallel")[0]) != product.around:
             yield f"the loop over {axis_of(product.loop)} is in one of several loop nests"
         if self.instruction:
-            yield self._why_no_instruction(product.dot, target)
-
-    def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:
-        if not isinstance(target, Cpu):
-            return ""
-        mma = target.mma((*dot.types, dot.dtype.name), *dot.tile)
-        if mma is not None and mma.name == self.instruction:
-            return ""
-        shape, types = " x ".join(map(str, dot.tile)), " and ".join(dot.types)
-        return f"{target.name} has no {self.instruction} for {shape} products of {types}"
+            dot = product.dot
+            if isinstance(target, Cpu):
+                found = target.mma((*dot.types, dot.dtype.name), *dot.tile)
+                yield dot.why_not_by(self.instruction, [found], target)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

@@ -148,8 +148,6 @@ def states_of(block: Block) -> list[State] | None:
     added to), each after those whose new value it reads.
 
     None if the loop carries memory, or a value that is updated in another way.
-
-    None if the loop carries anything else.
     """
     var, *held = block.params
     cuts = {n: Node("var", (), {"name": f"new.{i}"}, n.type) for i, n in enumerate(block.results)}

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
 from stack.ir.types import I32, TensorType
-from stack.passes.steps.block_dot import BlockDot, Operand, tile_of
+from stack.passes.steps.block_dot import BlockDot, tile_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import stored_product
 from stack.passes.steps.loops import loops_along, why_not_free
@@ -63,10 +63,7 @@ class RegisterTile(Step, name="register_tile", only=Cpu):
         if not isinstance(target, Cpu):
             return ""
         found = [m for m in target.mmas((*dot.types, dot.dtype.name)) if m.divides(*dot.tile)]
-        if any(m.name == self.instruction for m in found):
-            return ""
-        shape, types = " x ".join(map(str, dot.tile)), " and ".join(dot.types)
-        return f"{target.name} has no {self.instruction} for {shape} products of {types}"
+        return dot.why_not_by(self.instruction, found, target)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -117,29 +114,15 @@ def _paired(dot: BlockDot, packed: Node) -> Node:
     """Builds the `dot` of the operand with the rows, in place, and the packed operand with the
     columns.
     """
-    rows = dot.operands[0]
     count, _, depth = dot.tile
     group = _group(packed)
     shape = count, depth // group, group
-    block = make("load", (rows.memory, *_starts(rows)), hint=_block(rows, dot))
+    block, _ = dot.loaded(dot.operands[0])
     left = make("reshape", (block,), hint=tile_of(block.dtype, shape))
     zero = constant(0, dot.depth[0].dtype)
     hint = tile_of(packed.dtype, (depth // group, dot.sizes[dot.lane], group))
     right = make("load", (packed, zero, zero, zero), hint=hint)
     return make("dot", (left, right), {"rule": PAIRED}, hint=tile_of(dot.dtype, dot.shape))
-
-
-def _starts(operand: Operand) -> list[Node]:
-    return [axis.start for axis in operand.axes]
-
-
-def _block(operand: Operand, dot: BlockDot) -> TensorType:
-    """Returns the type of the block of memory that an operand of a dot covers: all axes from the
-    first one that is read along.
-    """
-    sizes = [dot.sizes[axis.over[0]] if axis.over else 1 for axis in operand.axes]
-    first = next(i for i, axis in enumerate(operand.axes) if axis.over)
-    return tile_of(operand.memory.dtype, sizes[first:])
 
 
 def _group(node: Node) -> int:

@@ -13,7 +13,7 @@ from stack.backends.cuda.printer import print_kernel as print_cuda
 from stack.backends.triton.printer import print_kernel as print_triton
 from stack.ir import Builder, Node
 from stack.passes.distribute_gpu import distribute_gpu_kernel
-from stack.passes.policies import blocks as policies
+from stack.passes.policies import lowerings as policies
 from stack.passes.policies.rows import RowLowering
 from stack.rewrite import Pipeline
 from stack.target import Gpu, as_gpu, load
@@ -71,7 +71,7 @@ def test_a_kind_of_kernels_is_a_class_and_its_line(
     def turned(b: Builder, x: Node) -> Node:
         return b.neg(x)
 
-    monkeypatch.setattr(policies, "LOWERINGS", [(takes, OneWarp), *policies.LOWERINGS])
+    monkeypatch.setattr(policies, "ON_GPU", [(takes, OneWarp), *policies.ON_GPU])
     x = rng.standard_normal((9, 40), dtype=np.float32)
     for build in (grown, turned):
         func = program(group_of(build, [("f32", 9, 40)]))

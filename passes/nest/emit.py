@@ -39,7 +39,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import F64, I32, I64, DType, TensorType
 from stack.passes.nest.online import Online
-from stack.passes.nest.scope import Scope, letter
+from stack.passes.nest.scope import Scope, letter, looped
 from stack.passes.nest.serial_loops import scan_nest, scatter_nest
 from stack.passes.nest.values import Scalars
 from stack.passes.positions.index_maps import index_maps_of
@@ -294,7 +294,7 @@ class _Nest:
             self.scope.axis(letter(axis), static(extent))
             for axis, extent in enumerate(result.shape)
         )
-        return [d for d in index if isinstance(d, Expr)], [], [(output, result, index)]
+        return looped(index), [], [(output, result, index)]
 
     def _share(
         self,

@@ -24,14 +24,14 @@ from functools import partial
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant, make, remade
-from stack.ir.dim import Dim, Expr, add, mul, substitute, symbols
+from stack.ir.dim import Dim, add, mul, substitute, symbols
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node, topological
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.ir.traits import fold_of, is_contraction, is_load
 from stack.ir.types import TensorType
-from stack.passes.nest.scope import letter
+from stack.passes.nest.scope import letter, looped
 from stack.passes.nest.values import Given, Scalars
 from stack.passes.positions.stream_index_maps import IndexMaps, operand_place, stream_index_maps
 from stack.passes.tiling.frame import COMBINE, static, wide
@@ -92,7 +92,7 @@ class Online:
         for name, axis in known.items():
             is_shared = name in of_states and all(str(axis) in names for names in used)
             (kept if is_shared else inner).append(axis)
-        return StreamSpace(_real(kept), _real(inner), [(*parts, *place) for place in places])
+        return StreamSpace(looped(kept), looped(inner), [(*parts, *place) for place in places])
 
     def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
         """Creates a loop axis for each iteration variable of the stream's states and results.
@@ -314,10 +314,3 @@ def _inside(made: Node) -> Iterator[Node]:
 def names_in(index: Iterable[Dim]) -> set[str]:
     """Returns the names of the axes that occur in the expressions of an index."""
     return {s.name for d in index for s in symbols(d)}
-
-
-def _real(axes: Iterable[Dim]) -> list[Dim]:
-    """Returns those axes that have a loop: all but axes of extent 1, which are numbers and not
-    symbols.
-    """
-    return [d for d in axes if isinstance(d, Expr)]

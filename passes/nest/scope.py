@@ -160,6 +160,13 @@ class Scope:
         return self.b.cast(value, type=value.tensor.with_dtype(dtype))
 
 
+def looped(axes: Iterable[Dim]) -> list[Dim]:
+    """Returns those axes that have a loop: all but axes of extent 1, which are numbers and not
+    symbols.
+    """
+    return [d for d in axes if isinstance(d, Expr)]
+
+
 def letter(axis: int) -> str:
     """Returns the name of the loop over axis number `axis` of a result: i, j, k and so on."""
     return KEPT[axis] if axis < len(KEPT) else f"i{axis}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
@@ -10,7 +10,7 @@ from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import F32, DType
-from stack.passes.nest.scope import letter
+from stack.passes.nest.scope import letter, looped
 from stack.passes.nest.values import Scalars
 from stack.passes.tiling.frame import COMBINE, static, wide
 
@@ -55,8 +55,8 @@ def scan_nest(values: Scalars, node: Node, output: Node, along: Along, running: 
         step = [total, stored(held, total)]
         return values.scope.loop(walked, [first, memories[0]], [acc, held], step)[1:]
 
-    others = [d for a, d in enumerate(index) if a != axis and not isinstance(d, int)]
-    return along(others, [output], program)[0]
+    others = [d for a, d in enumerate(index) if a != axis]
+    return along(looped(others), [output], program)[0]
 
 
 def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
@@ -102,21 +102,14 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
     def program(memories: Sequence[Node]) -> list[Node]:
         copy = [places[n] for n in target if n not in around]
         walk = [*(steps[n] for n in walked), *(steps[n] for n in given if n in target[-1:])]
-        full = along(_real(copy), memories, copied)
-        return along(_real(dict.fromkeys(walk)), full, update)
+        full = along(looped(copy), memories, copied)
+        return along(looped(dict.fromkeys(walk)), full, update)
 
-    return along(_real(places[n] for n in around), [output], program)[0]
+    return along(looped(places[n] for n in around), [output], program)[0]
 
 
 def _at(places: Mapping[str, Dim], names: Sequence[str]) -> Index:
     return tuple(places[n] for n in names)
-
-
-def _real(places: Iterable[Dim]) -> list[Dim]:
-    """Returns those axes that have a loop: all but axes of extent 1, which are numbers and not
-    symbols.
-    """
-    return [d for d in places if not isinstance(d, int)]
 
 
 def _store(

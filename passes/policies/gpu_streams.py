@@ -59,11 +59,6 @@ from stack.target import Gpu
 class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products."""
 
-    def check(self) -> None:
-        """Raises CannotTile if no tile is possible, or if there is no plain loop nest."""
-        self.policy()
-        super().check()
-
     def policy(self) -> StreamPolicy:
         """Returns the scheduling policy that picks the stream's block sizes. Raises CannotTile if
         no tile is possible.

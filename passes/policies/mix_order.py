@@ -18,15 +18,14 @@ from itertools import combinations
 from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.dim import bounds, symbol
+from stack.ir.dim import bounds
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_contraction, is_reduction
-from stack.passes.nest.emit import axis_names, emit
+from stack.passes.nest.emit import axis_names, domain, emit
 from stack.passes.nest.online import names_in
 from stack.passes.policies.reduction_loops import warps_of, whole_column_run
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
-from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
@@ -123,8 +122,7 @@ class MixOrderSpace:
     Attributes:
         root: the node whose axes span the space.
         across: the column reductions, over the axis `streamed`; each reads the whole space.
-        shape: the extent of each axis.
-        iter_vars: a symbol for each axis, outermost first; the last axis runs along rows.
+        shape: the extent of each axis, outermost first; the last axis runs along rows.
         streamed: the axis over which a program loops: the reduction axis of `across`.
         is_along: whether there is also a reduction along rows.
         programs: the number of programs of the kernel.
@@ -135,7 +133,6 @@ class MixOrderSpace:
     root: Node
     across: tuple[Node, ...]
     shape: tuple[int, ...]
-    iter_vars: Index
     streamed: int
     is_along: bool
     programs: int
@@ -175,18 +172,13 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
     """Returns the loop space over the axes of node `root`; None if the group's reductions and
     results do not fit in it.
     """
-    iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
-    try:
-        index_maps = index_maps_of(body, root, iter_vars)
-    except CannotTile:
+    found = domain(body, root)
+    if found is None:
         return None
+    _, iter_vars, index_maps = found
     wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
     axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
-    if (
-        len(axes) != 1
-        or static(root.shape[-1]) < 2
-        or any(r not in index_maps for r in body.results)
-    ):
+    if len(axes) != 1 or static(root.shape[-1]) < 2:
         return None
     streamed = int(axes[0])
     across = [
@@ -214,9 +206,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
     behind = {n: set(topological([n.args[0]])) for n in across}
     pairs = combinations(across, 2)
     is_shared = bool(full) or any(a not in behind[b] and b not in behind[a] for a, b in pairs)
-    return MixOrderSpace(
-        root, tuple(across), shape, iter_vars, streamed, bool(along), programs, is_shared
-    )
+    return MixOrderSpace(root, tuple(across), shape, streamed, bool(along), programs, is_shared)
 
 
 def _reached(place: Index, iter_vars: Index) -> int:

@@ -89,10 +89,6 @@ class RowStreams(StepLowering[Gpu]):
         """
         return Walk(self.nest)
 
-    def check(self) -> None:
-        """Raises CannotTile if there is no plain loop nest, or if its axes have no roles."""
-        self.policy()
-
     def policy(self) -> WalkPolicy:
         """Returns the scheduling policy that picks the block size of the stream. Raises CannotTile
         if the stream has no kernel.

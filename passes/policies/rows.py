@@ -239,11 +239,6 @@ def _whole(extent: int) -> int:
 class RowLowering(StepLowering[Gpu]):
     """Lowers an elementwise group or a reduction."""
 
-    def check(self) -> None:
-        """Raises CannotTile if no tile is possible, or if there is no plain loop nest."""
-        self.policy()
-        super().check()
-
     def policy(self) -> RowPolicy:
         """Returns the scheduling policy that picks the block sizes. Raises CannotTile if no tile is
         possible.

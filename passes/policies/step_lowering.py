@@ -75,10 +75,10 @@ class StepLowering(ABC, Generic[Machine]):
         return plain_nest(self.group, self.target)
 
     def check(self) -> None:
-        """Raises CannotTile if the group has no plain loop nest.
-
-        Lowerings may check more, if that needs no steps.
+        """Raises CannotTile if the group has no policy because it has no kernel, or no plain loop
+        nest. Lowerings may check more, if that needs no steps.
         """
+        self.policy()
         _ = self.nest
 
     def policy(self) -> Policy | None:

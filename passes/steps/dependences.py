@@ -9,7 +9,16 @@ from stack.ir.dim import Dim, mul
 from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_number, is_store, number
+from stack.ir.traits import (
+    is_item,
+    is_load,
+    is_loop,
+    is_memory,
+    is_number,
+    is_store,
+    number,
+    repeated,
+)
 from stack.passes.steps.affine import is_apart, linear, terms_of
 
 
@@ -165,26 +174,17 @@ def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
     return False
 
 
-def _spread(place: Node) -> Node:
-    """Returns the operand of a broadcast node; other nodes as they are."""
-    return place.args[0] if place.op == "broadcast" else place
-
-
-def _is(node: Node, value: object) -> bool:
-    return is_number(node) and number(node) == value
-
-
 def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
     """Yields linear indices that several neighbouring indices of an access were computed from by
     div and rem: x, for the indices x // 5 and x % 5.
     """
     for last in range(len(index) - 1, 0, -1):
-        number_of, size = _spread(index[last]), shape[last]
+        number_of, size = repeated(index[last]), shape[last]
         for axis in range(last - 1, -1, -1):
-            if number_of.op != "rem" or not _is(number_of.args[1], size):
+            if number_of.op != "rem" or number(number_of.args[1]) != size:
                 break
             whole, digit = number_of.args
-            size, place = mul(size, shape[axis]), _spread(index[axis])
+            size, place = mul(size, shape[axis]), repeated(index[axis])
             if place.op == "div" and place.args == (whole, digit):
                 yield whole
                 break

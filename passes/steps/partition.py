@@ -66,15 +66,31 @@ class Partition(LoopStep, name="partition"):
                 yield f"axis {self.axis}: {values} values in all parts, the most is {MOST}"
 
     def change(self, edit: Edit, loop: Node) -> list[Node]:
-        block = loop.blocks[0]
-        var, *held = block.params
         values: Sequence[Node] = starts_of(loop)
         for begin, end in pairwise([0, *self.numbers, extent_of(loop)]):
-            own = along(self.axis, end - begin, var)
-            place = make("add", (own, constant(begin, var.dtype))) if begin else own
-            body = Block((own, *held), substituted(edit, block.results, {var: place}))
-            values = results_of(make("loop", values, loop.attrs, (body,)))
+            values = results_of(part_of(edit, loop, begin, end, values, self.axis))
         return list(values)
+
+
+def part_of(
+    edit: Edit, loop: Node, begin: int, end: int, values: Sequence[Node], axis: str
+) -> Node:
+    """Builds the loop over the iterations from `begin` up to `end` of a loop, without the guards
+    that are constant in them.
+
+    Args:
+        edit: the rewrite.
+        loop: the loop.
+        begin: the first iteration.
+        end: the iteration after the last one.
+        values: the carried values before it.
+        axis: its axis.
+    """
+    var, *held = loop.blocks[0].params
+    own = along(axis, end - begin, var)
+    place = make("add", (own, constant(begin, var.dtype))) if begin else own
+    body = Block((own, *held), substituted(edit, loop.blocks[0].results, {var: place}))
+    return make("loop", values, loop.attrs, (body,))
 
 
 def _is_work(node: Node) -> bool:

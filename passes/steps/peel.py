@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit, Visit
@@ -28,7 +28,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_not_free,
 )
-from stack.passes.steps.simplify import substituted
+from stack.passes.steps.partition import part_of
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -64,17 +64,11 @@ class Peel(LoopStep, name="peel"):
                 yield f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
 
     def change(self, edit: Edit, loop: Node) -> Node:
-        block = loop.blocks[0]
-        var, *held = block.params
-        count = extent_of(loop) - self.turns
-        first = along(self.axis, count, var)
-        body = Block((first, *held), substituted(edit, block.results, {var: first}))
-        before = make("loop", starts_of(loop), loop.attrs, (body,))
-        last = along(self.last, self.turns, var)
-        place = make("add", (last, constant(count, var.dtype)))
-        body = Block((last, *held), substituted(edit, block.results, {var: place}))
-        body = edit.rewritten(body, _renamed(edit))
-        return make("loop", results_of(before), loop.attrs, (body,))
+        extent = extent_of(loop)
+        count = extent - self.turns
+        before = part_of(edit, loop, 0, count, starts_of(loop), self.axis)
+        rest = part_of(edit, loop, count, extent, results_of(before), self.last)
+        return rest.rebuilt(blocks=[edit.rewritten(rest.blocks[0], _renamed(edit))])
 
 
 def _renamed(edit: Edit) -> Visit:

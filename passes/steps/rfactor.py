@@ -31,7 +31,7 @@ from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
 from stack.passes.steps.loops import loops_along, starts_of, why_not_free
-from stack.passes.steps.online import State, is_none, is_online, scaled, states_of
+from stack.passes.steps.online import RescaledSum, State, is_none, is_online, scaled, states_of
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.frame import static
 from stack.target import Target
@@ -57,18 +57,15 @@ class Rfactor(LoopStep, name="rfactor"):
 
 
 class _Sum(NamedTuple):
-    """A carried sum that a tile of partial sums can replace: an iteration updates it to `total *
-    factor + addend`, plus the reduction of a tile.
+    """A carried sum that a tile of partial sums can replace.
 
     Attributes:
-        part: the reduction of the tile.
-        factor: what it is multiplied by when it is rescaled; None for 1.
-        addend: what is added when it is rescaled; None for 0.
+        part: the reduction of the tile that an iteration adds.
+        kept: the update before that.
     """
 
     part: Node
-    factor: Node | None = None
-    addend: Node | None = None
+    kept: RescaledSum = RescaledSum()
 
 
 def _sums(loop: Node) -> list[_Sum | None]:
@@ -92,7 +89,7 @@ def _rescaled(block: Block, state: State) -> _Sum | None:
     found = scaled(block, state)
     if found is None or not is_reduction(part) or part.attrs["kind"] != "sum":
         return None
-    return _Sum(part, *found) if state.held.tensor.rank == part.tensor.rank else None
+    return _Sum(part, found) if state.held.tensor.rank == part.tensor.rank else None
 
 
 def _lanes(held: Node, result: Node) -> Node | None:
@@ -142,7 +139,8 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
 def _stays(total: _Sum, start: Node, op: str) -> bool:
     """True if the loop still carries a scalar sum beside the tile of partial sums: for an addend,
     or for an initial value that is rescaled and is not the identity."""
-    return total.addend is not None or (total.factor is not None and not is_none(start, op))
+    factor, addend = total.kept
+    return addend is not None or (factor is not None and not is_none(start, op))
 
 
 def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
@@ -152,19 +150,17 @@ def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
     (tile,) = total.part.args
     first = filled(constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype), tile)
     lanes = Node("var", (), {"name": edit.names.own("lanes")}, first.type)
-    kept = lanes
-    if total.factor is not None:
+    kept, (factor, _) = lanes, total.kept
+    if factor is not None:
         gone = {int(a) for a in total.part.attrs["axes"]}
         axes = [a for a in range(tile.tensor.rank) if a not in gone]
-        factor = spread_along(total.factor, axes, tuple(map(static, tile.shape)))
-        kept = make("mul", (lanes, factor))
+        kept = make("mul", (lanes, spread_along(factor, axes, tuple(map(static, tile.shape)))))
     return lanes, first, edit.note(result, make(result.op, (kept, tile)))
 
 
 def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
     """Returns the update of the scalar sum that a loop carries beside the tile of partial sums:
     rescaled, plus its addend."""
-    kept = held if total.factor is None else make("mul", (held, total.factor))
-    if total.addend is None:
-        return edit.locate(result, kept)
-    return edit.locate(result, make("add", (kept, total.addend)))
+    factor, addend = total.kept
+    kept = held if factor is None else make("mul", (held, factor))
+    return edit.locate(result, kept if addend is None else make("add", (kept, addend)))

@@ -15,7 +15,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_load
 from stack.passes.policies.cpu_vectors import Plan, is_innermost, partition
 from stack.passes.policies.step_lowering import LoweredKernel
-from stack.passes.steps.affine import linear
+from stack.passes.steps.affine import start_along
 from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import Reorder, Split, StageMem
 from stack.passes.steps.stage_mem import StridedAccess, strided_accesses
@@ -36,8 +36,7 @@ def move_unit_stride_inward(made: LoweredKernel, plan: Plan) -> None:
             if not any(lane in place.vars for place in others):
                 continue
             for var, axis in variables.items():
-                step = linear(last, var)
-                if axis in plan.kept and step is not None and step[0] == 1:
+                if axis in plan.kept and start_along(last, var) is not None:
                     size = static(node.args[0].tensor.bytes)
                     sizes[axis] = max(size, sizes.get(axis, 0))
     if not sizes:

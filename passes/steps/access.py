@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
+from stack.ir.integers import Integers
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_load, is_number, number, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.affine import is_multiple, linear
+from stack.passes.steps.affine import start_along
 from stack.passes.steps.intervals import collected, difference, is_affine, place_of
 from stack.passes.tiling.frame import static
 
@@ -49,11 +50,10 @@ class Lanes:
         """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
         other index.
         """
-        step = linear(place, self.var)
-        if step is None or step[0] != (-1 if self.is_reversed else 1):
-            return None
-        first = step[1] if step[1] is not None else constant(0, self.var.dtype)
-        return collected(make("sub", (first, self.last))) if self.is_reversed else first
+        first = start_along(place, self.var, -1 if self.is_reversed else 1)
+        if first is None or not self.is_reversed:
+            return first
+        return collected(make("sub", (first, self.last)))
 
     def ascending(self, index: Node) -> Node | None:
         """Returns an index as `start + iota` if it grows by 1 from lane to lane of a reversed loop.
@@ -148,8 +148,8 @@ def is_gathered(load: Node, var: Node) -> bool:
     """True if a load varies with a loop variable, but not by unit stride along the last axis."""
     index = access_parts(load)[0]
     moved = [k for k, place in enumerate(index) if var in place.vars]
-    step = linear(index[-1], var) if moved == [len(index) - 1] else None
-    return bool(moved) and (step is None or step[0] != 1)
+    is_run = moved == [len(index) - 1] and start_along(index[-1], var) is not None
+    return bool(moved) and not is_run
 
 
 def is_transposed(load: Node, var: Node) -> bool:
@@ -160,8 +160,7 @@ def is_transposed(load: Node, var: Node) -> bool:
     moved = [k for k, place in enumerate(index) if var in place.vars]
     if len(moved) != 1 or moved[0] == len(index) - 1:
         return False
-    steps = (linear(index[-1], other) for other in index[-1].vars)
-    return any(step is not None and step[0] == 1 for step in steps)
+    return any(start_along(index[-1], other) is not None for other in index[-1].vars)
 
 
 def conjuncts(mask: Node | None) -> list[Node]:
@@ -207,7 +206,7 @@ def unclipped(
         is_padded: whether the axis ends in zeros, from where a condition becomes false.
     """
     # printers test nothing if the block size divides the axis: the block must start at a multiple
-    is_aligned = is_multiple(first, lanes.count)
+    is_aligned = Integers().divisor(first) % lanes.count == 0
     return [
         c
         for c in conditions

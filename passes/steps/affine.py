@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import gcd
 
-from stack.ir.builder import make
+from stack.ir.builder import constant, make
 from stack.ir.node import Node
 from stack.ir.traits import is_number, is_positions, multiplies, number
 
@@ -37,6 +37,14 @@ def linear(node: Node, var: Node) -> Linear | None:
                 made = make("mul", (rest, factor)) if rest is not None else None
                 return int(number(factor)) * found[0], made
     return None
+
+
+def start_along(index: Node, var: Node, step: int = 1) -> Node | None:
+    """Returns the start of an index `start + step * var`; None for other indices."""
+    found = linear(index, var)
+    if found is None or found[0] != step:
+        return None
+    return constant(0, var.dtype) if found[1] is None else found[1]
 
 
 def _moved(node: Node, found: Linear | None) -> Linear | None:
@@ -107,12 +115,3 @@ def is_apart(step: int, extent: int, terms: Sequence[tuple[int, int]], size: int
     large = [abs(c) for c, n in terms if abs(c) >= abs(step) and n > 1]
     # large terms shift the index by multiples of their gcd, which exceeds the span of all v
     return small < abs(step) and (not large or gcd(*large) > abs(step) * (extent - 1) + small)
-
-
-def is_multiple(node: Node, of: int) -> bool:
-    """True if an integer is provably a multiple of a number."""
-    if is_number(node):
-        return number(node) % of == 0
-    if node.op in ("add", "sub"):
-        return all(is_multiple(a, of) for a in node.args)
-    return multiplies(node) and any(is_multiple(a, of) for a in node.args)

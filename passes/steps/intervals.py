@@ -120,13 +120,6 @@ def is_affine(node: Node) -> bool:
     return place is not None and all("extent" in v.attrs for v in place.terms)
 
 
-def stays_inside(first: Node, size: int, extent: int) -> bool:
-    """True if a block of `size` elements from `first` on never ends past the end of an axis."""
-    place = place_of(first)
-    ends = place and place.ends(WHOLE)
-    return ends is not None and ends[1] + size <= extent
-
-
 def collected(index: Node) -> Node:
     """Rewrites a scalar index as a sum with each variable once; returns other nodes as they are."""
     place = None if index.tensor.rank else place_of(index)

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import constant, make
+from stack.ir.integers import Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.steps.access import parts_of, spread_along
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import stays_inside
 from stack.passes.steps.loops import axis_of
 from stack.passes.steps.step import Step
 from stack.passes.steps.tiles import loaded_bytes, why_no_registers
@@ -108,7 +108,7 @@ def _masked(node: Node) -> Node | None:
     test = spread_along(mask, (), tile)
     for axis, size in enumerate(tile):
         first, extent = index[lead + axis], static(memory.shape[lead + axis])
-        if stays_inside(first, size, extent):
+        if not Integers().may_pass(first, size, extent):
             continue
         steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (size,), "tile"))
         end = constant(extent, first.dtype)

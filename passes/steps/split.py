@@ -26,9 +26,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
+from stack.ir.integers import Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
-from stack.passes.steps.affine import is_multiple, linear
+from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_not_repeated
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import guarded
@@ -160,12 +161,10 @@ class _Cut:
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             if old.op == "div" and old.dtype == inner.dtype and is_number(args[1]):
-                found = linear(args[0], inner)
+                first = start_along(args[0], inner)
                 is_whole = not old.tensor.rank and number(args[1]) % width == 0
-                if found is not None and found[0] == 1 and is_whole:
-                    first = found[1] if found[1] is not None else constant(0, inner.dtype)
-                    if is_multiple(first, width):
-                        return make("div", (first, args[1]))
+                if first is not None and is_whole and Integers().divisor(first) % width == 0:
+                    return make("div", (first, args[1]))
             return old.rebuilt(args, blocks=blocks)
 
         return self.edit.rewritten(body, visit)

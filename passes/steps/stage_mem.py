@@ -34,7 +34,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeated
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
-from stack.passes.steps.affine import linear
+from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, starts_of, why_no_memory, why_not_free
@@ -266,8 +266,7 @@ def _start(index: Node, lane: Node) -> Node | None:
             return constant(0, lane.dtype)
         rest = [a for a in index.args if a is not lane]
         return rest[0] if index.op == "add" and len(rest) == 1 and not rest[0].tensor.rank else None
-    step = linear(index, lane)
-    return (step[1] or constant(0, lane.dtype)) if step is not None and step[0] == 1 else None
+    return start_along(index, lane)
 
 
 def _from_copies(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stack.ir.builder import constant, make
+from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store
 from stack.ir.types import TensorType
@@ -28,7 +29,6 @@ from stack.passes.steps.access import (
     unclipped,
     without_units,
 )
-from stack.passes.steps.intervals import stays_inside
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
@@ -207,7 +207,7 @@ class Access:
         test: Node | None = None
         for axis, place in enumerate(self._places()):
             at, extent = axis - self.lead, static(self.memory.shape[axis])
-            if at < 0 or stays_inside(self.index[axis], self.tile[at], extent):
+            if at < 0 or not Integers().may_pass(self.index[axis], self.tile[at], extent):
                 continue
             one = make("lt", (place, constant(extent, place.dtype)))
             test = one if test is None else make("and", (test, one))

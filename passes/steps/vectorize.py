@@ -27,7 +27,7 @@ from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
 from stack.passes.steps.access import Lanes, reshaped, spread_along
-from stack.passes.steps.affine import linear
+from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
@@ -90,8 +90,8 @@ def _goes_back(block: Block) -> bool:
     places = [
         access_parts(n)[0] for n in block.all_nodes if (is_load(n) or is_store(n)) and var in n.vars
     ]
-    moved = [[linear(place, var) for place in index if var in place.vars] for index in places]
-    return all(steps and steps[-1] is not None and steps[-1][0] == -1 for steps in moved if steps)
+    moved = [[place for place in index if var in place.vars] for index in places]
+    return all(start_along(index[-1], var, -1) is not None for index in moved if index)
 
 
 class _LaneBuilder(Widened):

@@ -20,7 +20,7 @@ from stack.ir.warp_ops import MATRIX
 from stack.passes.gpu_products.tile_choice import may_round
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
-from stack.passes.policies.rows import arithmetic
+from stack.passes.policies.rows import arithmetic, programs
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.contracted_axes import contracted_sizes
@@ -36,7 +36,6 @@ from stack.passes.steps.loops import (
 from stack.passes.steps.online import is_online
 from stack.passes.steps.primitives import (
     Assume,
-    Bind,
     BlockStates,
     BoundLoops,
     Branch,
@@ -167,8 +166,10 @@ class StreamSteps:
 
     def _programs(self, name: str) -> int:
         """Returns the number of GPU programs (iterations of the grid) along an axis."""
-        block = self.height if name == self.row else 1
-        return -(-self.extents[name] // block)
+        return -(-self.extents[name] // self._block_of(name))
+
+    def _block_of(self, name: str) -> int:
+        return self.height if name == self.row else 1
 
     @property
     def height(self) -> int:
@@ -237,13 +238,7 @@ class StreamSteps:
 
     def programs(self) -> list[Step]:
         """The steps that distribute the tiles over programs."""
-        made: list[Step] = []
-        for name in self.grid:
-            count = self._programs(name)
-            if count > 1:
-                axis = f"{name}.0" if name == self.row else name
-                made.append(Bind(axis, "grid").because(f"{count} programs"))
-        return made
+        return programs(self.extents, {n: self._block_of(n) for n in self.grid})
 
     def launch(self) -> Step:
         """The step that sets the launch configuration."""

@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import bounds
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.nest.emit import axis_names, domain, emit
 from stack.passes.nest.online import names_in
-from stack.passes.policies.reduction_loops import warps_of, whole_column_run
+from stack.passes.policies.reduction_loops import are_mates, warps_of, whole_column_run
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
 from stack.passes.steps.primitives import (
@@ -203,9 +202,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
     if not along:
         programs *= -(-static(root.shape[-1]) // gpu.rows.columns)
     shape = tuple(static(s) for s in root.shape)
-    behind = {n: set(topological([n.args[0]])) for n in across}
-    pairs = combinations(across, 2)
-    is_shared = bool(full) or any(a not in behind[b] and b not in behind[a] for a, b in pairs)
+    is_shared = bool(full) or are_mates(across)
     return MixOrderSpace(root, tuple(across), shape, streamed, bool(along), programs, is_shared)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import prod
 
-from stack.ir.node import Node
+from stack.ir.node import Node, topological
 from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.positions.stream_shape import StreamShape
@@ -68,6 +69,15 @@ def shortest_streamed(is_column: bool, min_axis: int, gpu: Gpu) -> int:
     rows; columns are shorter.
     """
     return min(min_axis, gpu.rows.column_in_tile + 1) if is_column else min_axis
+
+
+def are_mates(reductions: Sequence[Node]) -> bool:
+    """True if two of some reductions do not depend on each other, so that one loop can compute
+    both.
+    """
+    behind = {n: set(topological([n.args[0]])) for n in reductions}
+    pairs = combinations(reductions, 2)
+    return any(a not in behind[b] and b not in behind[a] for a, b in pairs)
 
 
 def is_aligned(array: Node) -> bool:

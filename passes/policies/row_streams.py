@@ -50,7 +50,7 @@ from stack.passes.policies.reduction_loops import (
     holds_whole,
     why_ahead,
 )
-from stack.passes.policies.rows import arithmetic, evictions
+from stack.passes.policies.rows import arithmetic, evictions, programs
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
@@ -143,8 +143,8 @@ class RowStreams(StepLowering[Gpu]):
         if walk.is_private and walk.has_positions:
             why = "positions grow from one iteration to the next"
             made.take(Rewrite("first_positions").because(why))
-        for name, extent in _programs(walk, lanes).items():
-            made.take(Bind(name, "grid").because(f"{extent} programs"))
+        blocks = {name: lanes if name == walk.column else 1 for name in walk.around}
+        made.take(*programs(walk.around, blocks))
         if loop.is_first and count > 1 and not loop.is_whole:
             for number, array in enumerate(self.group.blocks[0].params):
                 if array.tensor.rank > 1 and static(array.shape[-1]) == self.extent:
@@ -241,15 +241,6 @@ class Walk:
         is_cheap = not any(map(is_expensive, kept))
         is_cheap &= bool(self.column) or all(s.new.dtype.is_float for s in states)
         self.is_private = is_cheap and self.is_online and self.loose < self.states
-
-
-def _programs(walk: Walk, lanes: int) -> dict[str, int]:
-    """Returns the axes of the programs, with their extents, if a program has `lanes` columns."""
-    found = dict(walk.around)
-    if lanes > 1:
-        count = -(-found.pop(walk.column) // lanes)
-        found |= {f"{walk.column}.0": count} if count > 1 else {}
-    return found
 
 
 def _column(nest: Node, around: Mapping[str, int]) -> str:

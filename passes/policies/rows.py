@@ -22,6 +22,7 @@ from stack.passes.nest.scope import letter
 from stack.passes.policies.reduction_loops import (
     ACROSS,
     ONCE,
+    are_mates,
     held_tiles,
     why_ahead,
 )
@@ -110,7 +111,7 @@ class RowSteps:
         order = [*reversed(inner), *(tiles[a] for a in sorted(tiles, reverse=True))]
         made += [Vectorize(f"{name}.1") for name in order]
         made += self._walks(walked)
-        made += self._programs(blocks)
+        made += programs(self.found, {name: blocks[a] for a, name in self.kept.items()})
         made += arithmetic(self.space.results) + evictions(self.space.results, self.gpu)
         return [*made, self._launch()]
 
@@ -160,10 +161,7 @@ class RowSteps:
         other, so that one loop can compute both."""
         body = topological(self.space.results)
         own = [n for n in body if is_reduction(n) and tuple(n.attrs["axes"]) == self.space.reduced]
-        behind = {n: set(topological([n.args[0]])) for n in own}
-        return any(
-            a is not b and a not in behind[b] and b not in behind[a] for a in own for b in own
-        )
+        return are_mates(own)
 
     def _extent(self, name: str) -> int:
         """The extent of an axis; of the first reduction axis, that of the collapsed axes."""
@@ -194,19 +192,21 @@ class RowSteps:
         size = prod(self.schedule.block(name, 1) for name in names)
         return size * array.dtype.bytes if size > 1 else 0
 
-    def _programs(self, blocks: Mapping[int, int]) -> list[Step]:
-        made: list[Step] = []
-        for axis, name in self.kept.items():
-            if blocks[axis] == 1:
-                made.append(Bind(name, "grid").because(f"{self.found[name]} programs"))
-            elif blocks[axis] < self.found[name]:
-                count = -(-self.found[name] // blocks[axis])
-                made.append(Bind(f"{name}.0", "grid").because(f"{count} programs"))
-        return made
-
     def _launch(self) -> Step:
         held = prod(s.block for s in self.schedule.splits)
         return Launch(self.schedule.warps).because(f"a tile has {held} elements")
+
+
+def programs(extents: Mapping[str, int], blocks: Mapping[str, int]) -> list[Step]:
+    """Returns the steps that distribute blocks of a size along each axis over programs, if an axis
+    has several.
+    """
+    counts = {name: -(-extents[name] // block) for name, block in blocks.items()}
+    return [
+        Bind(name if blocks[name] == 1 else f"{name}.0", "grid").because(f"{count} programs")
+        for name, count in counts.items()
+        if count > 1
+    ]
 
 
 def arithmetic(results: Sequence[Node]) -> list[Step]:

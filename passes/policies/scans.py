@@ -26,6 +26,7 @@ from stack.ir.traits import is_running
 from stack.passes.nest.scope import letter
 from stack.passes.policies.cpu_vectors import Plan, vectorize
 from stack.passes.policies.reduction_loops import warps_of
+from stack.passes.policies.rows import programs
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import Bind, Launch, Split, Step, Vectorize
@@ -106,11 +107,9 @@ def _steps(scan: Node, gpu: Gpu) -> list[Step]:
     for axis in reversed(tiled):
         why = "a tile is scanned as a whole" if axis == scanned else "lines are independent"
         made.append(Vectorize(f"{letter(axis)}.1").because(why))
-    for axis, size in enumerate(sizes):
-        count = -(-size // blocks[axis])
-        if axis != scanned and count > 1:
-            name = f"{letter(axis)}.0" if axis in tiled else letter(axis)
-            made.append(Bind(name, "grid").because(f"{count} programs"))
+    lines = [axis for axis in range(len(sizes)) if axis != scanned]
+    extents = {letter(a): sizes[a] for a in lines}
+    made += programs(extents, {letter(a): blocks[a] for a in lines})
     held = prod(blocks)
     return [*made, Launch(warps_of(held, gpu)).because(f"a tile has {held} elements")]
 

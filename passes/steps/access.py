@@ -1,8 +1,4 @@
-"""Vectorized loads and stores: the access of one lane becomes the access of a tile.
-
-If exactly one index has unit stride in the lanes, the access is contiguous: it loads or stores a
-block. Otherwise it is a gather or a scatter, with one index for each lane.
-"""
+"""Loads and stores in loops, and the tiles that they move."""
 
 from __future__ import annotations
 
@@ -10,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
-from stack.ir.integers import Integers
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_load, is_number, number, repeats
 from stack.ir.types import TensorType
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.intervals import collected, difference, is_affine, place_of
+from stack.passes.steps.intervals import collected, is_affine
 from stack.passes.tiling.frame import static
 
 
@@ -116,34 +111,6 @@ def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
     return make("reshape", (value,), hint=TensorType(value.dtype, shape, "tile"))
 
 
-def without_units(value: Node) -> Node:
-    """Reshapes a tile so that axes of one element are dropped, except for the first axis, that of
-    the lanes.
-    """
-    kept = [axis for axis, size in enumerate(value.shape) if size != 1 or axis == 0]
-    shape = tuple(static(value.shape[axis]) for axis in kept)
-    if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
-        return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)
-    return reshaped(value, shape)
-
-
-def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
-    """Finds the memory axis along which lanes have unit stride.
-
-    Returns:
-        The axis and the index of the first lane. None if lanes are strided or vary several indices.
-    """
-    found: tuple[int, Node] | None = None
-    for axis, place in enumerate(index):
-        if lanes.var not in place.vars:
-            continue
-        first = lanes.first(place)
-        if found is not None or first is None:
-            return None
-        found = axis, first
-    return found
-
-
 def is_gathered(load: Node, var: Node) -> bool:
     """True if a load varies with a loop variable, but not by unit stride along the last axis."""
     index = access_parts(load)[0]
@@ -170,61 +137,12 @@ def conjuncts(mask: Node | None) -> list[Node]:
     return [p for a in mask.args for p in conjuncts(a)] if mask.op == "and" else [mask]
 
 
-def all_of(parts: Sequence[Node]) -> Node | None:
-    """Builds the conjunction (`and`) of conditions; None if there are none."""
-    made: Node | None = None
-    for part in parts:
-        made = part if made is None else make("and", (made, part))
-    return made
-
-
 def is_end(test: Node, place: Node, size: object) -> bool:
     """True if a condition is `place < size`: the bounds check of a memory axis."""
     if test.op != "lt" or test.args[0] is not place:
         return False
     end = test.args[1]
     return is_number(end) and number(end) == size
-
-
-def unclipped(
-    conditions: Sequence[Node],
-    place: Node,
-    first: Node,
-    lanes: Lanes,
-    size: int,
-    is_padded: bool = False,
-) -> list[Node]:
-    """Returns those conditions of a mask that clipping does not already imply, if a block is
-    clipped at the end of memory.
-
-    Args:
-        conditions: the conditions of the mask.
-        place: the index of a lane along the memory axis.
-        first: the index at which the block starts.
-        lanes: the lanes.
-        size: the size of that axis.
-        is_padded: whether the axis ends in zeros, from where a condition becomes false.
-    """
-    # printers test nothing if the block size divides the axis: the block must start at a multiple
-    is_aligned = Integers().divisor(first) % lanes.count == 0
-    return [
-        c
-        for c in conditions
-        if not (is_end(c, place, size) or (is_aligned and _is_below(c, place, size, is_padded)))
-    ]
-
-
-def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
-    """True if a condition is equivalent to `place < size`; with `is_padded`, also to `place < end`
-    for a smaller end.
-    """
-    found, at = difference(test), place_of(place)
-    if found is None or at is None:
-        return False
-    above, holds_at_zero = found  # end - place > 0, or end - 1 - place >= 0
-    rest = above.plus(at)
-    end = rest.more + holds_at_zero
-    return not rest.terms and (end == size or (is_padded and end < size))
 
 
 def clipped(

@@ -16,19 +16,17 @@ from typing import NamedTuple
 from stack.ir.builder import constant, make
 from stack.ir.integers import Integers
 from stack.ir.node import Node
-from stack.ir.traits import is_store
+from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType
 from stack.passes.steps.access import (
     Lanes,
-    all_of,
-    block_axis,
     conjuncts,
+    is_end,
     parts_of,
     reshaped,
     spread_along,
-    unclipped,
-    without_units,
 )
+from stack.passes.steps.intervals import difference, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
@@ -134,7 +132,7 @@ class Access:
             return make("select", (test, one, self.values.new(self.other)), hint=hint)
         block = self._block()
         if block is None:
-            operands = [without_units(v) for v in (*self._places(), *self._extra())]
+            operands = [_without_units(v) for v in (*self._places(), *self._extra())]
             own = (self.shape[0], *(n for n in self.shape[1:] if n > 1))
             hint = TensorType(node.dtype, own, "tile")
             made = make("load", [self.memory, *operands], self._unclipped, hint=hint)
@@ -220,7 +218,7 @@ class Access:
         None if the access is a gather or a scatter.
         """
         index, tile, lead, values = self.index, self.tile, self.lead, self.values
-        found = None if any(i.tensor.rank for i in index) else block_axis(index, self.lanes)
+        found = None if any(i.tensor.rank for i in index) else _block_axis(index, self.lanes)
         if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
             return None
         axis, first = found
@@ -235,16 +233,16 @@ class Access:
         asked = conjuncts(self.mask)
         size = static(self.memory.shape[axis])
         is_padded = self.node.args[0] in values.padded
-        others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
+        others = _beyond_clip(asked, index[axis], first, self.lanes, size, is_padded)
         is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
         is_one = is_zero and all(not p.tensor.rank and p not in values.wide for p in others)
         is_clipped = "clip" in self.node.attrs
         if is_one and not values.is_loop and (len(others) < len(asked) or is_clipped):
-            test = all_of([values.new(p) for p in others])
+            test = _all_of([values.new(p) for p in others])
             return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
         if is_clipped:
             return None  # a clipped block cannot also have a mask over its elements
-        test = all_of([self._part(p) for p in asked])
+        test = _all_of([self._part(p) for p in asked])
         if self.mask is None and size < self.lanes.count:
             return None
         return Contiguous(starts, shape, axis - begin, {}, test)
@@ -255,3 +253,80 @@ class Access:
         """
         made = self.values.new(test)
         return self.values.spread(test, self.shape) if made.tensor.rank else made
+
+
+def _without_units(value: Node) -> Node:
+    """Reshapes a tile so that axes of one element are dropped, except for the first axis, that of
+    the lanes.
+    """
+    kept = [axis for axis, size in enumerate(value.shape) if size != 1 or axis == 0]
+    shape = tuple(static(value.shape[axis]) for axis in kept)
+    if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
+        return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)
+    return reshaped(value, shape)
+
+
+def _block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
+    """Finds the memory axis along which lanes have unit stride.
+
+    Returns:
+        The axis and the index of the first lane. None if lanes are strided or vary several indices.
+    """
+    found: tuple[int, Node] | None = None
+    for axis, place in enumerate(index):
+        if lanes.var not in place.vars:
+            continue
+        first = lanes.first(place)
+        if found is not None or first is None:
+            return None
+        found = axis, first
+    return found
+
+
+def _all_of(parts: Sequence[Node]) -> Node | None:
+    """Builds the conjunction (`and`) of conditions; None if there are none."""
+    made: Node | None = None
+    for part in parts:
+        made = part if made is None else make("and", (made, part))
+    return made
+
+
+def _beyond_clip(
+    conditions: Sequence[Node],
+    place: Node,
+    first: Node,
+    lanes: Lanes,
+    size: int,
+    is_padded: bool = False,
+) -> list[Node]:
+    """Returns those conditions of a mask that clipping does not already imply, if a block is
+    clipped at the end of memory.
+
+    Args:
+        conditions: the conditions of the mask.
+        place: the index of a lane along the memory axis.
+        first: the index at which the block starts.
+        lanes: the lanes.
+        size: the size of that axis.
+        is_padded: whether the axis ends in zeros, from where a condition becomes false.
+    """
+    # printers test nothing if the block size divides the axis: the block must start at a multiple
+    is_aligned = Integers().divisor(first) % lanes.count == 0
+    return [
+        c
+        for c in conditions
+        if not (is_end(c, place, size) or (is_aligned and _is_below(c, place, size, is_padded)))
+    ]
+
+
+def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
+    """True if a condition is equivalent to `place < size`; with `is_padded`, also to `place < end`
+    for a smaller end.
+    """
+    found, at = difference(test), place_of(place)
+    if found is None or at is None:
+        return False
+    above, holds_at_zero = found  # end - place > 0, or end - 1 - place >= 0
+    rest = above.plus(at)
+    end = rest.more + holds_at_zero
+    return not rest.terms and (end == size or (is_padded and end < size))

@@ -10,12 +10,14 @@ Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
-from stack.ir.builder import Builder, constant, rebuild_block
+from stack.ir.builder import constant, make, rebuild_block, results_of
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import is_loop, signs
-from stack.ir.types import TensorType
+from stack.ir.traits import is_loop
+from stack.passes.steps.guard import is_total
+from stack.passes.steps.loops import along, is_serial
+from stack.passes.steps.online import identity_like
 from stack.passes.tiling.loops import Names, names_of
 
 BLOCK = 32  # numbers in a block of the lowest level
@@ -26,14 +28,13 @@ def sum_in_blocks(block: Block) -> Block:
     """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
     loops, which sum blocks of its iterations first, then these sums.
     """
-    if not any(map(_long_sums, (node for _, node in walk(block)))):
+    if not any(_long_sums(node) for _, node in walk(block)):
         return block
     return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
 class _Blocks:
     def __init__(self, names: Names) -> None:
-        self.b = Builder()
         self.names = names
         self.count = 0
 
@@ -43,33 +44,31 @@ class _Blocks:
         """
         made = node.rebuilt(args, blocks=blocks)
         sums = _long_sums(made)
-        return self._split(node, args, blocks[0], set(sums), BLOCK) if sums else made
+        return self._split(node, args, blocks[0], sums, BLOCK) if sums else made
 
     def _split(
-        self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
+        self, node: Node, args: tuple[Node, ...], block: Block, sums: Collection[int], length: int
     ) -> Node:
         """Splits a loop with long sums into an outer loop over blocks, and an inner one over the
         `length` iterations of each block.
         """
-        b = self.b
         index, *carried = block.params
         extent = int(index.attrs["extent"])
         count = -(-extent // length)
         self.count += 1
         own = self.names.own
-        outer = Node("var", (), {"name": own(f"block{self.count}"), "extent": count}, index.type)
+        outer = along(own(f"block{self.count}"), count, index)
         names = [own(f"{c.attrs['name']}_b{self.count}") for c in carried]
         held = [Node("var", (), {"name": n}, c.type) for n, c in zip(names, carried, strict=True)]
-        first = b.mul(outer, length)
-        last = b.add(first, length)
+        first = make("mul", (outer, constant(length, index.dtype)))
+        last = make("add", (first, constant(length, index.dtype)))
         if extent % length:
-            last = b.min(last, extent)
-        starts = [_zero(b, h) if i in sums else h for i, h in enumerate(held)]
+            last = make("min", (last, constant(extent, index.dtype)))
+        starts = [identity_like(block.results[i]) if i in sums else h for i, h in enumerate(held)]
         attrs = {**node.attrs, "limited": True}
-        part = Node("loop", (first, last, *starts), attrs, node.type, (block,))
-        parts = [part] if len(held) == 1 else [b.item(part, index=i) for i in range(len(held))]
+        parts = results_of(Node("loop", (first, last, *starts), attrs, node.type, (block,)))
         results = [
-            b.add(h, p) if i in sums else p
+            make("add", (h, p)) if i in sums else p
             for i, (h, p) in enumerate(zip(held, parts, strict=True))
         ]
         over = Block((outer, *held), results)
@@ -78,37 +77,19 @@ class _Blocks:
         return self._split(node, args, over, sums, DEGREE)
 
 
-def _long_sums(node: Node) -> Mapping[int, Node]:
-    """Finds carried values of a serial loop that are long sums of floats, with the addend of each
-    iteration. Empty for other nodes.
+def _long_sums(node: Node) -> Collection[int]:
+    """Returns the numbers of those carried values of a serial loop that are long sums of floats;
+    none for other nodes.
     """
-    if not is_loop(node, "serial") or node.attrs.get("limited"):
-        return {}
+    if not is_loop(node) or not is_serial(node):
+        return ()
     block = node.blocks[0]
     index, *carried = block.params
     extent = index.attrs.get("extent")
-    found: dict[int, Node] = {}
     if not isinstance(extent, int) or extent < 2 * BLOCK:
-        return found
-    for i, (held, result) in enumerate(zip(carried, block.results, strict=True)):
-        is_float = isinstance(held.type, TensorType) and held.dtype.is_float
-        if not is_float or signs(result) != (1, 1):
-            continue
-        others = [a for a in result.args if a is not held]
-        if len(others) == 1 and _uses(block, held) == 1 and _uses(block, result) == 1:
-            found[i] = others[0]
-    return found
-
-
-def _uses(block: Block, node: Node) -> int:
-    """Counts how often the block or its direct inner blocks use a node, as an operand or as a
-    result. The count is 1 if only the next iteration reads a carried sum.
-    """
-    inner = [r for n in block.nodes for b in n.blocks for r in b.results]
-    operands = [a for n in block.nodes for a in n.args]
-    return sum(a is node for a in (*operands, *inner, *block.results))
-
-
-def _zero(b: Builder, like: Node) -> Node:
-    zero = constant(0.0, like.dtype)
-    return b.broadcast(zero, axes=(), type=like.type) if like.tensor.rank else zero
+        return ()
+    return {
+        i
+        for i, (held, result) in enumerate(zip(carried, block.results, strict=True))
+        if result.op == "add" and held.dtype.is_float and is_total(block, held, result)
+    }

@@ -10,6 +10,7 @@ from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.types import I64, DType
+from stack.passes.cpu_loops.block_slices import part
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Mma
 
@@ -118,15 +119,11 @@ class Panel:
         This is one store of a block; the printer chooses the loops and the transposes.
         `place`: index of the panel, if memory has several.
         """
-        source, *index = self.load.args
-        shape = list(self.load.shape)
+        value = self.load
         if start is not None:
-            axis = self.names.index(self.cut)
-            shape[axis] = block
-            index[len(index) - len(shape) + axis] = start
-        value = b.load(source, *index, type=self.load.tensor.with_shape(tuple(shape)))
+            value = part(b, value, self.names.index(self.cut), start, block)
         kept = [n for n in self.names if n in self.contracted or n == self.lane]
-        flat = [shape[self.names.index(n)] for n in kept]
+        flat = [value.shape[self.names.index(n)] for n in kept]
         order = [*self.contracted, self.lane]
         if self.group > 1:
             at = kept.index(self.contracted[-1])

@@ -24,7 +24,7 @@ from stack.passes.nest.emit import axis_names, domain, emit
 from stack.passes.nest.online import names_in
 from stack.passes.policies.reduction_loops import are_mates, warps_of, whole_column_run
 from stack.passes.policies.rows import arithmetic, evictions
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
+from stack.passes.policies.step_lowering import StepLowering, check_powers
 from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
@@ -60,11 +60,8 @@ class MixOrderLowering(StepLowering[Gpu]):
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
-    def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel."""
-        made.take(*self._steps())
-
-    def _steps(self) -> list[Step]:
+    def steps(self) -> Sequence[Step]:
+        """Returns the loop transformations of the policy."""
         space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)

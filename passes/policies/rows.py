@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from stack.ir.node import Node, topological
@@ -28,7 +29,7 @@ from stack.passes.policies.reduction_loops import (
 )
 from stack.passes.policies.row_policy import REDUCED, RowPolicy, is_walked
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import (
     Bind,
@@ -49,35 +50,50 @@ from stack.schedule import Schedule
 from stack.target import Gpu
 
 
-class RowSteps:
-    """Translates a schedule of an elementwise group or a reduction into loop transformations.
+class RowLowering(StepLowering[Gpu]):
+    """Lowers an elementwise group or a reduction."""
 
-    Args:
-        space: the loop space of the group.
-        schedule: a complete schedule.
-        found: the axes of the plain nest, with their extents.
-        gpu: the target.
-    """
+    def policy(self) -> RowPolicy:
+        """Returns the scheduling policy that picks the block sizes. Raises CannotTile if no tile is
+        possible.
+        """
+        return RowPolicy(self.space, self.target)
 
-    def __init__(
-        self, space: RowSpace, schedule: Schedule, found: Mapping[str, int], gpu: Gpu
-    ) -> None:
-        self.space, self.schedule, self.found, self.gpu = space, schedule, found, gpu
-        names = axis_names(space.root, set(space.reduced))
-        self.kept = {a: names[a] for a in space.kept if names[a]}
-        self.reduced = {a: names[a] for a in space.reduced if names[a]}
-        self.others = [n for n in found if n not in names]  # axes of reductions in other spaces
+    @cached_property
+    def space(self) -> RowSpace:
+        """The loop space of the group."""
+        return RowSpace.of(self.group)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the group, after the policy has chosen what the user did not."""
+        return self.policy().of(self.group)
+
+    @cached_property
+    def found(self) -> Mapping[str, int]:
+        """The axes of the plain nest, with their extents."""
+        return axes(self.nest)
+
+    @cached_property
+    def reduced(self) -> dict[int, str]:
+        """The loops over the reduction axes, by their number."""
+        return self._loops(self.space.reduced)
+
+    def _loops(self, own: Sequence[int]) -> dict[int, str]:
+        names = axis_names(self.space.root, set(self.space.reduced))
+        return {axis: names[axis] for axis in own if names[axis]}
 
     def steps(self) -> list[Step]:
         """Returns the loop transformations that carry out the schedule, in order of application.
 
         They split, fuse and vectorize axes, prefetch operands, and distribute tiles over programs.
         """
-        blocks = {a: self.schedule.block(letter(a), 1) for a in self.kept}
+        kept = self._loops(self.space.kept)
+        blocks = {a: self.schedule.block(letter(a), 1) for a in kept}
         held = prod(blocks.values())
         made: list[Step] = []
         walked: list[str] = []
-        tiles = {a: name for a, name in self.kept.items() if blocks[a] > 1}
+        tiles = {a: name for a, name in kept.items() if blocks[a] > 1}
         made += [
             Split(name, blocks[a]).because(
                 f"a tile has {blocks[a]} of {self.found[name]} elements along {name}"
@@ -102,8 +118,9 @@ class RowSteps:
                 for name in self.reduced.values()
             ]
         inner: list[str] = []
-        for name in self.others:
-            fits = _whole(self.found[name]) * held <= self.gpu.tile_registers
+        own = {*kept.values(), *self.reduced.values()}
+        for name in (n for n in self.found if n not in own):  # of reductions in other spaces
+            fits = _whole(self.found[name]) * held <= self.target.tile_registers
             step = _whole(self.found[name]) if fits else max(2, ONCE.block // held)
             made.append(Split(name, step))
             inner.append(name)
@@ -111,8 +128,8 @@ class RowSteps:
         order = [*reversed(inner), *(tiles[a] for a in sorted(tiles, reverse=True))]
         made += [Vectorize(f"{name}.1") for name in order]
         made += self._walks(walked)
-        made += programs(self.found, {name: blocks[a] for a, name in self.kept.items()})
-        made += arithmetic(self.space.results) + evictions(self.space.results, self.gpu)
+        made += programs(self.found, {name: blocks[a] for a, name in kept.items()})
+        made += arithmetic(self.space.results) + evictions(self.space.results, self.target)
         return [*made, self._launch()]
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
@@ -145,7 +162,7 @@ class RowSteps:
         extent = self._extent(name)
         if self.space.is_column:
             return f"a column reduction of {extent} rows, {self._step(name)} at a time"
-        return f"{extent} elements, and a tile has at most {self.gpu.tile_registers}"
+        return f"{extent} elements, and a tile has at most {self.target.tile_registers}"
 
     def _kept(self, name: str) -> int:
         """Returns how many tiles of a row stay in registers between two loops over it."""
@@ -154,7 +171,7 @@ class RowSteps:
             return 0
         running = sum(is_reduction(n) for n in topological(self.space.results))
         step = replace(loop, block=self._step(name), warps=self.schedule.warps)
-        return held_tiles(step, self._extent(name), self.space.inputs, running, self.gpu)
+        return held_tiles(step, self._extent(name), self.space.inputs, running, self.target)
 
     def _has_mates(self) -> bool:
         """True if there are two reductions over the reduction axes that do not depend on each
@@ -179,7 +196,7 @@ class RowSteps:
         """
         if self.space.reduction_loop != ACROSS:
             return True
-        room = self.gpu.rows.prefetch_share * self.gpu.shared_bytes
+        room = self.target.rows.prefetch_share * self.target.shared_bytes
         return ahead * sum(map(self._loaded, self.space.inputs)) <= room
 
     def _loaded(self, array: Node) -> int:
@@ -234,22 +251,3 @@ def evictions(results: Sequence[Node], gpu: Gpu) -> list[Step]:
 def _whole(extent: int) -> int:
     """The block size that covers an axis: a power of two, at least 2."""
     return max(2, power_of_two(extent))
-
-
-class RowLowering(StepLowering[Gpu]):
-    """Lowers an elementwise group or a reduction."""
-
-    def policy(self) -> RowPolicy:
-        """Returns the scheduling policy that picks the block sizes. Raises CannotTile if no tile is
-        possible.
-        """
-        return RowPolicy(RowSpace.of(self.group), self.target)
-
-    def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, after the policy has
-        chosen what the user did not.
-        """
-        policy = self.policy()
-        schedule = policy.of(self.group)
-        found = axes(made.kernel)
-        made.take(*RowSteps(policy.space, schedule, found, self.target).steps())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -58,7 +57,7 @@ class LoweredKernel:
         self.done.append((str(step), step.why, self.kernel))
 
 
-class StepLowering(ABC, Generic[Machine]):
+class StepLowering(Generic[Machine]):
     """Lowers a group from its plain loop nest to its kernel by loop transformations (steps).
 
     Args:
@@ -87,13 +86,19 @@ class StepLowering(ABC, Generic[Machine]):
         """
         return None
 
-    @abstractmethod
+    def steps(self) -> Sequence[Step]:
+        """Returns the loop transformations that lower the nest, in order. Raises CannotTile if the
+        group has no kernel.
+        """
+        raise NotImplementedError
+
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the scheduling policy to the nest in `made`, in
-        order.
+        """Applies the loop transformations to the nest in `made`, in order: by default `steps`.
+        Lowerings override it if their steps depend on the kernel so far.
 
         Raises CannotTile if the group turns out to have no kernel.
         """
+        made.take(*self.steps())
 
     def made(self) -> LoweredKernel:
         """Lowers the group. Returns the kernel with the steps applied to it. Raises CannotTile if
@@ -120,9 +125,9 @@ class StepLowering(ABC, Generic[Machine]):
 class UserSteps(StepLowering[Machine]):
     """Lowers a group by the list of steps that a user wrote for it."""
 
-    def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations that the user wrote, in order."""
-        made.take(*parse_steps(written(self.group)))
+    def steps(self) -> Sequence[Step]:
+        """Parses the loop transformations that the user wrote."""
+        return parse_steps(written(self.group))
 
 
 def written(group: Node) -> str:

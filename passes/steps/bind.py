@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from stack.ir.node import Node
 from stack.passes.steps.dependences import why_shared
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     axis_of,
     bound_to,
@@ -25,24 +26,21 @@ from stack.passes.steps.loops import (
     loops_along,
     stores_only,
     why_no_axis,
-    with_kind,
 )
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.target import Cpu, Gpu, Target
 
 KINDS = {"grid": "grid", "cores": "parallel"}  # the kind of the loop
 
 
 @dataclass(frozen=True)
-class Bind(Step, name="bind"):
+class Bind(LoopStep, name="bind"):
     """Run the iterations of the loops over an axis as programs or on threads.
 
     Attributes:
-        axis: the axis.
         to: `grid` for the programs of a GPU, `cores` for the threads of a CPU.
     """
 
-    axis: str
     to: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
@@ -65,5 +63,5 @@ class Bind(Step, name="bind"):
                 yield f"the loop over {self.axis} carries a value from one iteration to the next"
             yield why_shared(loop, own=True)
 
-    def apply(self, kernel: Node) -> Node:
-        return with_kind(kernel, self.axis, KINDS[self.to])
+    def change(self, edit: Edit, loop: Node) -> Node:
+        return loop.rebuilt(attrs={**loop.attrs, "kind": KINDS[self.to]})

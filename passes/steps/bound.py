@@ -191,13 +191,9 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
     found = extreme(moved, 1 if some != is_lower else -1, var.dtype, bound.inner)
     if is_number(found):
         return constant(min(max(int(number(found)), 0), count * step) // step, var.dtype)
-    inside = make("min", (_least(found), constant(count * step, var.dtype)))
+    least = make("max", (found, constant(0, found.dtype)))
+    inside = make("min", (least, constant(count * step, var.dtype)))
     return make("div", (inside, constant(step, var.dtype))) if step > 1 else inside
-
-
-def _least(value: Node) -> Node:
-    """Builds max(value, 0)."""
-    return make("max", (value, constant(0, value.dtype)))
 
 
 def _fold(op: str, values: Sequence[Node], none: Node) -> Node:

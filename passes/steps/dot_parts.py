@@ -20,7 +20,7 @@ from functools import reduce
 
 from stack.ir.builder import constant, make
 from stack.ir.forms import converted, filled
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import converts, is_contraction, signs
 from stack.ir.types import BF16, F32, I32
 from stack.passes.steps.edit import Edit
@@ -39,21 +39,18 @@ class DotParts(Step, name="dot_parts", only=Gpu):
             yield "no exact product of an f32 tile and one that is converted from bf16"
 
     def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-
         sums: dict[Node, list[Node]] = {}  # by the sum of three products, these products
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            made = old.rebuilt(args, blocks=blocks)
-            if mixes_bf16(made):
-                dots = _products(made)
+        def replaced(node: Node) -> Node | None:
+            if mixes_bf16(node):
+                dots = _products(node)
                 made = _added(dots[0], dots[1:])
                 sums[made] = dots
-            elif signs(made) == (1, 1) and args[1] in sums:  # a running total takes one by one
-                made = _added(args[0], sums[args[1]])
-            return made
+                return made
+            is_total = signs(node) == (1, 1) and node.args[1] in sums  # it takes one by one
+            return _added(node.args[0], sums[node.args[1]]) if is_total else None
 
-        return edit.everywhere(visit)
+        return Edit(kernel).mapped(replaced)
 
 
 def _products(dot: Node) -> list[Node]:

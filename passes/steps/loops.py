@@ -11,7 +11,6 @@ from stack.ir.equivalence import once_in
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
-from stack.passes.steps.edit import Edit
 from stack.passes.tiling.loops import Names, extent_of
 
 
@@ -126,14 +125,6 @@ def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
         if not (is_serial(loop) and is_serial(within)):
             return f"axis {axis} or {inner} is bound: both must be serial"
     return ""
-
-
-def with_kind(kernel: Node, axis: str, kind: str) -> Node:
-    """Sets the kind (serial, parallel and so on) of all loops over an axis. Returns the kernel."""
-
-    return Edit(kernel).change_loops(
-        axis, lambda _, loop: loop.rebuilt(attrs={**loop.attrs, "kind": kind})
-    )
 
 
 def stores_only(loop: Node) -> bool:

@@ -20,10 +20,10 @@ Source: the micro-kernel of BLIS (Van Zee and van de Geijn, TOMS 2015); `tensori
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import nest_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import products_in
@@ -61,12 +61,10 @@ class Microkernel(Step, name="microkernel", only=Cpu):
                 yield dot.why_not_by(self.instruction, [found], target)
 
     def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
         (product,) = products_in(kernel)
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            if old is product.loop:
-                return product.replaced(args[0], bool(self.instruction))
-            return old.rebuilt(args, blocks=blocks)
+        def replaced(node: Node) -> Node | None:
+            is_product = node is product.loop
+            return product.replaced(node.args[0], bool(self.instruction)) if is_product else None
 
-        return edit.everywhere(visit)
+        return Edit(kernel).mapped(replaced)

@@ -19,7 +19,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, stores_only, why_not_free
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import LoopStep
 from stack.passes.steps.tiles import loaded_bytes
 from stack.target import Gpu, Target
 
@@ -27,16 +27,14 @@ SHARED = "shared"
 
 
 @dataclass(frozen=True)
-class Pipeline(Step, name="pipeline", only=Gpu):
+class Pipeline(LoopStep, name="pipeline", only=Gpu):
     """Prefetch the tiles that the loops over an axis load.
 
     Attributes:
-        axis: the axis.
         turns: the number of iterations in flight.
         through: `shared` to copy the tiles through shared memory; "" leaves it to the printer.
     """
 
-    axis: str
     turns: int
     through: str = ""
 
@@ -46,29 +44,25 @@ class Pipeline(Step, name="pipeline", only=Gpu):
             yield f"axis {self.axis}: at least 1 iteration is in flight, not {self.turns}"
         if self.through not in ("", SHARED):
             yield f"axis {self.axis}: tiles go through {SHARED}, not through {self.through!r}"
-        loops = loops_along(kernel, self.axis)
+        loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         if not any(map(_reads, loops)):
             yield f"no loop over {self.axis} loads a tile whose index depends on {self.axis}"
         if self.through and isinstance(target, Gpu):
-            held = self.turns * max(loaded_bytes(loop.blocks[0]) for loop, _ in loops)
+            held = self.turns * max(loaded_bytes(loop.blocks[0]) for loop in loops)
             if held > target.operand_bytes:
                 room = f"shared memory has room for {target.operand_bytes}"
                 yield f"axis {self.axis}: {self.turns} iterations load {held} bytes, and {room}"
 
-    def apply(self, kernel: Node) -> Node:
-        loops = (loop for loop, _ in loops_along(kernel, self.axis))
-        some_reduce = not all(map(stores_only, loops))
-
-        def change(_: Node, loop: Node) -> Node:
-            if not _reads((loop, ())) or (some_reduce and stores_only(loop)):
-                return loop
-            staged = {"staged": True} if self.through else {}
-            return loop.rebuilt(attrs={**loop.attrs, "ahead": self.turns, **staged})
-
-        return Edit(kernel).change_loops(self.axis, change)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        others = (other for other, _ in loops_along(edit.kernel, self.axis))
+        is_last = stores_only(loop) and not all(map(stores_only, others))
+        if is_last or not _reads(loop):
+            return loop
+        staged = {"staged": True} if self.through else {}
+        return loop.rebuilt(attrs={**loop.attrs, "ahead": self.turns, **staged})
 
 
-def _reads(found: tuple[Node, tuple[Node, ...]]) -> bool:
-    block = found[0].blocks[0]
+def _reads(loop: Node) -> bool:
+    block = loop.blocks[0]
     var = block.params[0]
     return any(is_load(n) and n.tensor.rank and var in n.vars for n in block.all_nodes)

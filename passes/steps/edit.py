@@ -7,10 +7,10 @@ from functools import cached_property
 
 from stack.ir.builder import make
 from stack.ir.builder import remade as remade_nodes
-from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, is_loop
 from stack.ir.types import Type
+from stack.passes.steps.loops import axes_in, axis_of
 from stack.passes.tiling.loops import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
@@ -192,21 +192,16 @@ class Edit:
         """Rewrites each loop over an axis, inner loops first. Returns the kernel."""
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Made:
-            if is_loop(old) and str(old.blocks[0].params[0].attrs["name"]) == axis:
+            if is_loop(old) and axis_of(old) == axis:
                 return change(old, old.rebuilt(args, blocks=blocks))
             return old.rebuilt(args, blocks=blocks)
 
         def keeps(node: Node) -> bool:
-            return not node.blocks or all([axis not in _axes_in(b) for b in node.blocks])
+            return not is_loop(node) or not (
+                axis_of(node) == axis or axis in axes_in(node.blocks[0])
+            )
 
         return self.everywhere(visit, keeps)
-
-
-@once_in
-def _axes_in(block: Block) -> frozenset[str]:
-    """Returns the names of the axes of all loops over the body `block`, and of those in it."""
-    own = (str(block.params[0].attrs["name"]),) if block.is_open else ()
-    return frozenset(own).union(*(_axes_in(b) for n in block.nodes for b in n.blocks))
 
 
 def _is_made(node: Node, name: str) -> bool:

@@ -10,6 +10,7 @@ stage of a sum of floats adds in f64, since the last additions dominate the erro
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from stack.ir import ops
 from stack.ir.axes import reshape_rule
@@ -130,19 +131,24 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -
     The first stage reduces within each piece of `axis` and over the axes after it, the second one
     over the pieces and the reduced axes before it.
     """
-    source, kind, dtype = node.args[0], node.attrs["kind"], wide(node.dtype)
-    shape, first = source.shape, axes[0]
+    shape, first = node.args[0].shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
     rest = floordiv(shape[axis], count)
-    split = converted(_seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope), dtype)
-    inner = make(
-        "reduce", (split,), {"kind": kind, "axes": tuple(a + 1 for a in axes if a >= axis)}
-    )
-    last = _last(node)
-    kept = tuple(range(first, axis + 1))
-    return converted(
-        make("reduce", (converted(inner, last),), {"kind": kind, "axes": kept}), node.dtype
-    )
+    split = _seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope)
+    inner = [a + 1 for a in axes if a >= axis]
+    made = _staged(node, converted(split, wide(node.dtype)), inner, range(first, axis + 1))
+    return converted(made, node.dtype)
+
+
+def _staged(node: Node, split: Node, inner: Iterable[int], outer: Iterable[int]) -> Node:
+    """Reduces an array as `node` does, over the axes `inner` first, then over the axes `outer` of
+    what is left.
+    """
+    return _reduced(node, converted(_reduced(node, split, inner), _last(node)), outer)
+
+
+def _reduced(node: Node, x: Node, axes: Iterable[int]) -> Node:
+    return make("reduce", (x,), {"kind": node.attrs["kind"], "axes": tuple(axes)})
 
 
 def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
@@ -185,25 +191,19 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scop
     """Builds a two-stage reduction: reduces each of the `parts` parts of the axis, then their
     results together with the elements that are left over.
     """
-    source, kind, first = node.args[0], node.attrs["kind"], axes[0]
-    dtype = wide(node.dtype)
+    source, first, dtype = node.args[0], axes[0], wide(node.dtype)
     before, after = source.shape[:first], source.shape[axes[-1] + 1 :]
     line = converted(reshaped(source, (*before, extent, *after)), dtype)
     whole = extent - extent % parts
-
-    def reduced(x: Node, axis: int) -> Node:
-        return make("reduce", (x,), {"kind": kind, "axes": (axis,)})
-
-    last = _last(node)
     apart = (*before, parts, extent // parts, *after)
     if whole == extent:
         split = converted(_seen(node, apart, scope), dtype)
     else:
         split = reshaped(_cut(line, first, 0, whole), apart)
-    made = reduced(converted(reduced(split, first + 1), last), first)
+    made = _staged(node, split, [first + 1], [first])
     if whole < extent:
-        rest = reduced(_cut(line, first, whole, extent), first)
-        made = make(COMBINE[str(kind)], (made, converted(rest, last)))
+        rest = _reduced(node, _cut(line, first, whole, extent), [first])
+        made = make(COMBINE[str(node.attrs["kind"])], (made, converted(rest, made.dtype)))
     return converted(made, node.dtype)
 
 

@@ -46,6 +46,9 @@ from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.multi_gemm import parts_of
 
+# parallel axes, reduction axes, and for each result the output, the value to store and its index
+LoopSpace = tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]
+
 
 def emit(
     group: Node,
@@ -212,7 +215,7 @@ class _Nest:
             attrs["padded"] = self.group.attrs["padded"]
         return Node("kernel", [*self.group.args, *self.arrays], attrs, self.group.type, (block,))
 
-    def _spaces(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
+    def _spaces(self) -> list[LoopSpace]:
         """Groups the results of the kernel by the loops that compute them: by one loop space for
         all of them if possible, else one for each matmul, else one for each result.
 
@@ -224,7 +227,7 @@ class _Nest:
         found = domain(self.body, self.root)
         if found is not None and _is_full(*found, self.body.results):
             return [self._space(*found, stored)]
-        spaces: list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]] = []
+        spaces: list[LoopSpace] = []
         for dot, results in parts_of(self.body):
             own = _domain(self.body, dot, results)
             if own is None or not _is_full(*own, results):
@@ -241,7 +244,7 @@ class _Nest:
         iter_vars: Index,
         places: Mapping[Node, Index],
         results: Sequence[tuple[Node, Node]],
-    ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
+    ) -> LoopSpace:
         """Creates the loops over the axes of node `root`, for some results, each with its output
         memory. Returns the same items as `_spaces` for one space.
         """
@@ -267,7 +270,7 @@ class _Nest:
         inner = [a for i, a in enumerate(axes) if i in reduced and str(a) in used]
         return kept, inner, stored
 
-    def _stream(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
+    def _stream(self) -> list[LoopSpace]:
         """Creates the loops of a `stream` op, including the one over its streamed axis. Returns the
         loop spaces of its results, as `_spaces` does.
         """
@@ -286,9 +289,7 @@ class _Nest:
         self.values = online.elements(wanted)
         return spaces
 
-    def _own_space(
-        self, output: Node, result: Node
-    ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
+    def _own_space(self, output: Node, result: Node) -> LoopSpace:
         """Creates loops over the axes of one result alone; no other result shares them."""
         index = tuple(
             self.scope.axis(letter(axis), static(extent))

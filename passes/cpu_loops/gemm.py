@@ -276,8 +276,6 @@ class _Gemm:
 
         None if several groups of rows share a panel, if there is only one panel and it is in one
         block, or if the panel is not loaded from an array directly.
-
-        None if there is only one panel, or if the next chunk uses the same panel with other rows.
         """
         if (
             self.plan.groups > 1

@@ -23,12 +23,7 @@ from stack.passes.cpu_products.mma import (
     mma_rows,
     sums_along_depth,
 )
-from stack.passes.tiling.contraction import (
-    Roles,
-    operand_names,
-    result_names,
-    roles_of,
-)
+from stack.passes.tiling.contraction import Roles, operand_names, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu, Mma
@@ -143,8 +138,6 @@ def tile_of(
 ) -> tuple[int, int]:
     """Picks the rows and columns of the tile that computes a dot; `rows` and `lanes` (columns) that
     are not 0 are kept.
-
-    `is_kept`: whether the right operand is the same in all calls.
 
     `is_kept`: whether the right operand is the same in all calls.
     """

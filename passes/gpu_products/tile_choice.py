@@ -185,8 +185,6 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     """Describes the matmuls `dots` of a group, with the group's epilogue, for the cost model.
 
     Raises CannotTile if one kernel cannot compute them together.
-
-    Raises CannotTile.
     """
     dot = dots[0]
     roles = roles_of(dot)

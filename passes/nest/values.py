@@ -13,24 +13,10 @@ from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.contraction import contraction
-from stack.ir.dim import (
-    Dim,
-    Expr,
-    add,
-    bounds,
-    floordiv,
-    mul,
-    symbols,
-)
+from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
 from stack.ir.node import Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import (
-    converts,
-    is_contraction,
-    is_number,
-    reinterprets,
-    tests_floats,
-)
+from stack.ir.traits import converts, is_contraction, is_number, reinterprets, tests_floats
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine

@@ -32,14 +32,7 @@ from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loop_products import LoopProduct, stored_product
-from stack.passes.steps.loops import (
-    all_loops,
-    axes,
-    axis_of,
-    loops_along,
-    nests,
-    stores_only,
-)
+from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, nests, stores_only
 from stack.passes.steps.primitives import (
     Assume,
     Bind,

@@ -26,13 +26,7 @@ from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.contracted_axes import contracted_sizes
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import stream_shape
-from stack.passes.steps.loops import (
-    all_loops,
-    axes,
-    axis_of,
-    nests,
-    stores_only,
-)
+from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online
 from stack.passes.steps.primitives import (
     Assume,

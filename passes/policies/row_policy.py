@@ -20,15 +20,7 @@ from stack.passes.policies.reduction_loops import (
 )
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.schedule import (
-    Axis,
-    Domain,
-    Need,
-    Policy,
-    Rules,
-    Schedule,
-    Split,
-)
+from stack.schedule import Axis, Domain, Need, Policy, Rules, Schedule, Split
 from stack.target import Gpu
 
 REDUCED = "r"  # the name of all reduction axes together

@@ -20,13 +20,7 @@ from stack.ir.node import Node, topological
 from stack.ir.traits import divides, is_number, is_reduction
 from stack.passes.nest.emit import axis_names
 from stack.passes.nest.scope import letter
-from stack.passes.policies.reduction_loops import (
-    ACROSS,
-    ONCE,
-    are_mates,
-    held_tiles,
-    why_ahead,
-)
+from stack.passes.policies.reduction_loops import ACROSS, ONCE, are_mates, held_tiles, why_ahead
 from stack.passes.policies.row_policy import REDUCED, RowPolicy, is_walked
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.step_lowering import StepLowering

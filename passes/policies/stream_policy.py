@@ -14,13 +14,7 @@ from stack.ir import ops
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import (
-    choice,
-    contractions,
-    is_reduction,
-    reads_by_data,
-    unconverted,
-)
+from stack.ir.traits import choice, contractions, is_reduction, reads_by_data, unconverted
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.positions.affine import affine
 from stack.passes.positions.stream_index_maps import index_in_pass, stream_index_maps

@@ -31,13 +31,7 @@ from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import AffineIndex
-from stack.passes.steps.loops import (
-    is_constant,
-    is_serial,
-    loops_along,
-    starts_of,
-    why_no_axis,
-)
+from stack.passes.steps.loops import is_constant, is_serial, loops_along, starts_of, why_no_axis
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of
 from stack.passes.steps.step import LoopStep

@@ -77,10 +77,8 @@ class Launch(Step, name="launch", only=Gpu):
 
 
 def _why_no_program(block: Block) -> str:
-    """Returns why some part of a block is outside of the loops that are bound to the grid, so that
-    no program would run it; "" if nothing is.
-
-    Programs run the bodies of the loops that are bound to the grid.
+    """Returns why some part of a block is outside of the loops that are bound to the grid, whose
+    bodies programs run; "" if nothing is.
     """
     bound = [node for node in block.nodes if is_loop(node, "grid")]
     if not bound:

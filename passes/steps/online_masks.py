@@ -19,11 +19,7 @@ from stack.ir.builder import constant, make
 from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import (
-    is_contraction,
-    is_loop,
-    is_reduction,
-)
+from stack.ir.traits import is_contraction, is_loop, is_reduction
 from stack.passes.positions.visibility import fills_that_hide, follow, known_value
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.online import State, identity_like, states_of, total_of

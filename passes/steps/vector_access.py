@@ -18,14 +18,7 @@ from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.access import (
-    Lanes,
-    conjuncts,
-    is_end,
-    parts_of,
-    reshaped,
-    spread_along,
-)
+from stack.passes.steps.access import Lanes, conjuncts, is_end, parts_of, reshaped, spread_along
 from stack.passes.steps.intervals import difference, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static

@@ -14,9 +14,10 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
-from stack.passes.policies.lowerings import has_products, usual_lowering
+from stack.passes.policies.lowerings import has_products, policy_of
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
+from stack.schedule import Policy
 from stack.target import Gpu
 
 
@@ -35,17 +36,23 @@ def stream_programs(stream: Node, gpu: Gpu) -> int:
     """Returns how many GPU programs the kernel of a stream has. Raises CannotTile if the stream has
     no kernel.
     """
-    policy = usual_lowering(stream, gpu).policy()
+    policy = _policy(stream, gpu)
     schedule = policy.of(stream)
     axes = {a.name: a.extent for a in policy.domain.axes if a.name in ("b", "c", "m")}
     return prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
+
+
+def _policy(stream: Node, gpu: Gpu) -> Policy:
+    policy = policy_of(stream, gpu)
+    assert policy is not None, "all streams on a GPU have one"
+    return policy
 
 
 def _block(stream: Node, gpu: Gpu) -> tuple[int, bool]:
     """Returns how many elements of the axis one iteration of a stream without matmuls reads, and
     whether it reads a block of columns.
     """
-    schedule = usual_lowering(stream, gpu).policy().of(stream)
+    schedule = _policy(stream, gpu).of(stream)
     return schedule.block("k"), bool(schedule.of("c"))
 
 

@@ -110,8 +110,9 @@ def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
     Raises:
         UsageError: the text cannot be read, a step is not legal, or the group has no loop nest.
     """
-    made, steps = usual_lowering(group, target), parse_steps(text)
+    steps = parse_steps(text)
     if isinstance(target, Gpu) and not any(isinstance(step, Launch) for step in steps):
+        made = usual_lowering(group, target)
         is_rows = isinstance(made, RowLowering)
         steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else Launch.USUAL))
     check_list(group, steps, target)

@@ -29,7 +29,7 @@ from stack.passes.policies.step_lowering import (
 from stack.passes.steps.primitives import Launch, Step, parse_steps
 from stack.passes.tiling.contraction import as_reduction
 from stack.schedule import Policy, Schedule
-from stack.target import Cpu, Gpu, Target
+from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Kind = tuple[Callable[[Node, Any], bool], Callable[[Node, Any], StepLowering[Any]]]
 
@@ -119,10 +119,17 @@ def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
     return steps
 
 
-def shown_steps(node: Node, target: Target) -> Shown:
-    """Returns the plain loop nest of a group, and the kernel after each loop transformation of its
-    schedule; see `step_lowering.shown`.
+def shown_steps(node: Node, target: Target | None) -> Shown:
+    """Returns the plain loop nest of a group, and the GPU kernel after each loop transformation of
+    its schedule; see `step_lowering.shown`.
     """
-    if isinstance(target, Gpu) and is_generated(node) and is_given_to_library(node):
+    gpu = as_gpu(target)
+    if is_generated(node) and is_given_to_library(node):
         return []
-    return shown(node, lambda group: lowering_of(group, target))
+    return shown(node, lambda group: lowering_of(group, gpu))
+
+
+def shown_cpu_steps(node: Node, target: Target | None) -> Shown:
+    """As `shown_steps`, for the CPU kernel of a group."""
+    cpu = as_cpu(target)
+    return shown(node, lambda group: lowering_of(group, cpu))

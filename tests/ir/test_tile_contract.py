@@ -9,7 +9,7 @@ from stack.errors import VerifyError
 from stack.explore.steps import Shown, alone
 from stack.ir import parse, verify
 from stack.passes.blocks import Blocks
-from stack.passes.policies.lowerings import shown_steps
+from stack.passes.policies.lowerings import shown_cpu_steps, shown_steps
 from stack.passes.tile import Tile
 from stack.rewrite.log import Log
 from stack.target import load
@@ -130,7 +130,7 @@ def test_a_clipped_block_has_one_condition_while_steps_follow() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "machine"),
-    [(shown_steps, "avx2"), (shown_steps, "sm_90")],
+    [(shown_cpu_steps, "avx2"), (shown_steps, "sm_90")],
     ids=["exact", "masked"],
 )
 def test_kernels_keep_it_after_every_step(steps: Shown, machine: str) -> None:

@@ -39,27 +39,18 @@ def has_products(group: Node) -> bool:
     return bool(contractions(group.blocks[0].nodes))
 
 
-def _sums_a_row(group: Node) -> bool:
-    dots = contractions(group.blocks[0].nodes)
-    return len(dots) == 1 and is_row_of_sums(dots[0])
-
-
-def _summed(group: Node, cpu: Cpu) -> CpuRows:
+def _sums(group: Node, cpu: Cpu) -> CpuRows:
     return CpuRows(as_reduction(group, *contractions(group.blocks[0].nodes)), cpu)
-
-
-def _is_serial(group: Node) -> bool:
-    results = group.blocks[0].results
-    return len(results) == 1 and mixes(results[0])
 
 
 # the kinds of groups: the first one whose test is true builds the kernel
 ON_CPU: Sequence[Kind] = (
     (lambda group, _: is_stream(group) and has_products(group), CpuStreams),
     (lambda group, _: is_stream(group), CpuRowStreams),
-    (lambda group, _: _sums_a_row(group), _summed),
+    # one matmul, or one result, of that kind
+    (lambda group, _: [*map(is_row_of_sums, contractions(group.blocks[0].nodes))] == [True], _sums),
     (lambda group, _: has_products(group), CpuProducts),
-    (lambda group, _: _is_serial(group), CpuScans),
+    (lambda group, _: [*map(mixes, group.blocks[0].results)] == [True], CpuScans),
     (lambda _, __: True, CpuRows),
 )
 ON_GPU: Sequence[Kind] = (

@@ -225,14 +225,15 @@ class Access:
         )
         asked = conjuncts(self.mask)
         size = static(self.memory.shape[axis])
-        is_padded = self.node.args[0] in values.padded
-        others = _beyond_clip(asked, index[axis], first, self.lanes, size, is_padded)
-        is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
-        is_one = is_zero and all(not p.tensor.rank and p not in values.wide for p in others)
         is_clipped = "clip" in self.node.attrs
-        if is_one and not values.is_loop and (len(others) < len(asked) or is_clipped):
-            test = _all_of([values.new(p) for p in others])
-            return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
+        if not values.is_loop:
+            is_padded = self.node.args[0] in values.padded
+            others = _beyond_clip(asked, index[axis], first, self.lanes, size, is_padded)
+            is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
+            is_one = is_zero and all(not p.tensor.rank and p not in values.wide for p in others)
+            if is_one and (len(others) < len(asked) or is_clipped):
+                test = _all_of([values.new(p) for p in others])
+                return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
         if is_clipped:
             return None  # a clipped block cannot also have a mask over its elements
         test = _all_of([self._part(p) for p in asked])
@@ -303,13 +304,15 @@ def _beyond_clip(
         size: the size of that axis.
         is_padded: whether the axis ends in zeros, from where a condition becomes false.
     """
-    # printers test nothing if the block size divides the axis: the block must start at a multiple
-    is_aligned = Integers().divisor(first) % lanes.count == 0
-    return [
-        c
-        for c in conditions
-        if not (is_end(c, place, size) or (is_aligned and _is_below(c, place, size, is_padded)))
-    ]
+
+    def is_clipped(test: Node) -> bool:
+        if is_end(test, place, size):
+            return True
+        # printers test nothing if the block size divides the axis: blocks start at multiples of it
+        is_aligned = Integers().divisor(first) % lanes.count == 0
+        return is_aligned and _is_below(test, place, size, is_padded)
+
+    return [test for test in conditions if not is_clipped(test)]
 
 
 def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:

@@ -24,6 +24,7 @@ from stack.ir.traits import (
     converts,
     is_alias,
     is_reduction,
+    maker,
     negates,
     negative_of,
     place_of,
@@ -31,9 +32,9 @@ from stack.ir.traits import (
     signs,
     spread,
 )
-from stack.ir.types import BOOL, I32, I64, DType, holds_all
+from stack.ir.types import BOOL, I32, I64, DType, TensorType, holds_all
 from stack.passes.rules.indexing import INDEX_RULES
-from stack.passes.rules.movement import MOVEMENT_RULES, unit_reshape
+from stack.passes.rules.movement import MOVEMENT_RULES, reshape_to
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -167,14 +168,14 @@ def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     return filled(constant(bool(ops.algebra_of(node).reflexive), BOOL), node)
 
 
-@on("sub")
+@on("sub", of=("neg",))
 def minus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
     """x - (-y) is x + y."""
     x, y = node.args
     return make("add", (x, y.args[0])) if negative_of(y) else None
 
 
-@on("add")
+@on("add", of=("neg",))
 def plus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
     """x + (-y) is x - y."""
     x, y = node.args
@@ -236,7 +237,7 @@ def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
     if not axes:
         return x
     if all(x.shape[a] == 1 for a in axes):
-        return unit_reshape(x, node.type)
+        return reshape_to(x, node.type)
     return None
 
 
@@ -257,33 +258,24 @@ def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | Why | None
     return make("reduce", inner.args, {"kind": kind, "axes": tuple(axes)})
 
 
-@on("cond")
+@on("cond", "item")
 def known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Rule: a branch (`cond`) with one result and a constant condition is the body that the
-    constant selects, inlined."""
-    value = splat(node.args[0])
-    if value is None or len(node.blocks[0].results) != 1:
-        return None
-    index = min(max(int(value), 0), len(node.blocks) - 1)
-    return inline_block(node.blocks[index], node.args[1:], op)[0]
-
-
-@on("item")
-def item_of_known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Rule: one result of a branch (`cond`) with a constant condition is that result of the body
-    that the constant selects, inlined."""
-    source = node.args[0]
-    value = splat(source.args[0]) if source.op == "cond" else None
+    """Rule: a result of a branch (`cond`) with a constant condition is that result of the body that
+    the constant selects, inlined."""
+    branch = maker(node)
+    is_result = branch.op == "cond" and isinstance(node.type, TensorType)
+    value = splat(branch.args[0]) if is_result else None
     if value is None:
         return None
-    index = min(max(int(value), 0), len(source.blocks) - 1)
-    return inline_block(source.blocks[index], source.args[1:], op)[place_of(node)]
+    index = min(max(int(value), 0), len(branch.blocks) - 1)
+    return inline_block(branch.blocks[index], branch.args[1:], op)[place_of(node)]
 
 
 BY_ELEMENT = tuple(name for name, op in OPS.items() if op.kind == "elementwise")
+ALIASES = tuple(name for name, op in OPS.items() if op.aliases)
 
 
-@on(*BY_ELEMENT)
+@on(*BY_ELEMENT, of=("broadcast",))
 def scalar_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
     """An operand that is a broadcast scalar is replaced by the scalar, beside a full operand."""
     if len(node.args) < 2 or not node.shape:
@@ -296,7 +288,7 @@ def scalar_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make(node.op, args, node.attrs)
 
 
-@on(*BY_ELEMENT)
+@on(*BY_ELEMENT, of=("broadcast",))
 def compute_before_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(broadcast(x), broadcast(y)) along the same axes: compute on the small operands."""
     wide = [a for a in node.args if a.shape]
@@ -311,7 +303,7 @@ def compute_before_broadcast(node: Node, op: Builder, scope: Scope) -> Node | No
     return make("broadcast", (small,), {"axes": axes}, hint=node.type)
 
 
-@on(*BY_ELEMENT)
+@on(*BY_ELEMENT, of=ALIASES)
 def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(reshape(x), reshape(y)) of one shape: reshape the result, which may cancel later."""
     wide = [a for a in node.args if a.shape]
@@ -361,7 +353,6 @@ RULES: tuple[Simple, ...] = (
     reduce_of_reduce,
     counts,
     known_branch,
-    item_of_known_branch,
     scalar_operand,
     compute_before_broadcast,
     compute_before_reshape,

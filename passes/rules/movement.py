@@ -16,11 +16,6 @@ def reshape_to(x: Node, type_: Type) -> Node:
     return x if x.type == type_ else make("reshape", (x,), hint=type_)
 
 
-def unit_reshape(x: Node, type_: Type) -> Node:
-    """A reshape that only adds or drops axes of size 1."""
-    return reshape_to(x, type_)
-
-
 @on("reshape")
 def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Only the last shape of two reshapes matters."""
@@ -30,7 +25,7 @@ def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     return reshape_to(inner.args[0], node.type) if is_alias(inner) else None
 
 
-@on("reshape", "transpose", "slice", "reverse", "gather")
+@on("reshape", "transpose", "slice", "reverse", "gather", of=("broadcast",))
 def moves_a_splat(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Movement of equal elements changes nothing: broadcast the scalar."""
     inner = node.args[0]
@@ -111,7 +106,7 @@ def broadcast_without_units(node: Node, op: Builder, scope: Scope) -> Node | Non
     )
 
 
-@on("reshape")
+@on("reshape", of=("broadcast",))
 def reshape_of_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Adding or dropping axes of size 1 after a broadcast: broadcast to the other shape."""
     inner = node.args[0]
@@ -140,12 +135,10 @@ def _is_whole(node: Node) -> bool:
     )
 
 
-@on("slice")
+@on("slice", of=("slice",))
 def slice_of_slice(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Starts and steps compose."""
     inner = node.args[0]
-    if inner.op != "slice":
-        return None
     start: list[Dim] = []
     limit: list[Dim] = []
     step: list[int] = []
@@ -168,12 +161,10 @@ def slice_of_slice(node: Node, op: Builder, scope: Scope) -> Node | None:
     return made if made.type == node.type else None
 
 
-@on("slice")
+@on("slice", of=("concat",))
 def slice_of_concat(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A slice that reads one operand of a concat only."""
     inner = node.args[0]
-    if inner.op != "concat":
-        return None
     axis = int(inner.attrs["axis"])
     start, limit, step = (list(node.attrs[k]) for k in ("start", "limit", "step"))
     low: Dim = 0
@@ -189,11 +180,11 @@ def slice_of_concat(node: Node, op: Builder, scope: Scope) -> Node | None:
     return None
 
 
-@on("slice")
+@on("slice", of=("pad",))
 def slice_of_pad(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A slice of exactly the array that was padded."""
     inner = node.args[0]
-    if inner.op != "pad" or inner.args[0].type != node.type or any(inner.attrs["interior"]):
+    if inner.args[0].type != node.type or any(inner.attrs["interior"]):
         return None
     same = all(
         equal(s, lo) is True and k == 1

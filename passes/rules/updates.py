@@ -23,7 +23,7 @@ from stack.rewrite.engine import Scope, on
 from stack.rewrite.splat import splat
 
 
-@on("cast")
+@on("cast", of=("scatter",))
 def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Rewrite the gradient of an embedding: rows added to zeros and rounded to 16 bits.
 
@@ -33,7 +33,7 @@ def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
     of rows on other ranks, get a slot of their own that no table row reads.
     """
     total = node.args[0]
-    if not writes_by_data(total) or total.attrs["kind"] != "add" or not _is_narrowing(node):
+    if total.attrs["kind"] != "add" or not _is_narrowing(node):
         return None
     drops = bool(total.attrs.get("drop"))
     rows = updated_rows(total)

@@ -121,7 +121,7 @@ class Simple:
     """A rule from one function: `(node, builder, scope)` to the replacement of the node.
 
     The function returns None if the rule does not match, and `Why` for a near match: see
-    `Log.miss`.
+    `Log.miss`. It is not asked about nodes without an operand of an op in `of`, if there are any.
     """
 
     name: str
@@ -129,8 +129,11 @@ class Simple:
     function: Function
     doc: str = ""
     inexact: Inexact = EXACT
+    of: tuple[str, ...] = ()
 
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
+        if self.of and all([a.op not in self.of for a in node.args]):
+            return None
         builder = scope.builder
         new = self.function(node, builder, scope)
         if new is None:
@@ -141,15 +144,17 @@ class Simple:
         return Replacement(new, (), {**builder.names}, {**builder.locs})
 
 
-def on(*roots: str, inexact: Inexact = EXACT) -> Callable[[Function], Simple]:
-    """Decorator: makes a function a rule for these ops.
+def on(
+    *roots: str, of: tuple[str, ...] = (), inexact: Inexact = EXACT
+) -> Callable[[Function], Simple]:
+    """Decorator: makes a function a rule for these ops, with an operand of an op in `of`, if given.
 
     `inexact`: how far the rule may change results. Checks accept no more.
     """
 
     def wrap(function: Function) -> Simple:
         name, doc = function.__name__.lstrip("_"), function.__doc__ or ""
-        return Simple(name, roots, function, doc, inexact)
+        return Simple(name, roots, function, doc, inexact, of)
 
     return wrap
 

@@ -52,7 +52,7 @@ class Blocks(BlockPass):
                 parts = smaller(node, log.target, True) if node.blocks else None
                 if parts is not None and log.spend("parts", lines):
                     log.note(f"{name} becomes smaller groups: {why}", lines)
-                    changed |= instead(node, self.block(parts.body, log), block)
+                    changed |= instead(node, self.block(parts.body, log, {}), block)
                     continue
                 log.note(f"{name} stays as it is: {why}", lines)
                 continue

@@ -14,19 +14,21 @@ from stack.rewrite.passes import Pass
 
 
 class BlockPass(Pass):
-    """A pass that changes one block at a time: bodies of loops and branches first.
+    """A pass that changes one block at a time: bodies of loops and branches first, equal ones once.
 
     The inside of a fusion group is one kernel, so it is not visited.
     """
 
     def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self.block(func.body, log), func.level)
+        return Func(func.name, self.block(func.body, log, {}), func.level)
 
-    def block(self, block: Block, log: Log) -> Block:
+    def block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
         """Applies the pass to the bodies of loops, branches and calls in a block, then to the
-        block."""
-        changed = changed_bodies(block, lambda b: self.block(b, log))
-        return self.change(replace(block, changed) if changed else block, log)
+        block. `done`: the blocks that it has changed, by the old ones."""
+        if block not in done:
+            changed = changed_bodies(block, lambda b: self.block(b, log, done))
+            done[block] = self.change(replace(block, changed) if changed else block, log)
+        return done[block]
 
     @abstractmethod
     def change(self, block: Block, log: Log) -> Block:

@@ -16,7 +16,6 @@ These may change a result by a rounding, which `canonicalize` never does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from stack.ir.axes import parse_rule
@@ -34,14 +33,14 @@ from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.rules.updates import sums_of_few_rows
 from stack.passes.tiling.frame import wide
-from stack.rewrite.engine import Function, Scope, Simple, on, rewrite
+from stack.rewrite.engine import Scope, Simple, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)
-class Decompose(Pass):
+class Decompose(Pass, needs=("conv", "dot", "pow", "scatter", "tanh")):
     """Spell rare ops and forms with common ones.
 
     Attributes:
@@ -53,20 +52,20 @@ class Decompose(Pass):
     gpu: bool = False
     apart: bool = True
 
+    def idle(self, func: Func) -> str:
+        return "" if any(OPS[op].spelled for op in func.body.ops) else super().idle(func)
+
     def run(self, func: Func, log: Log) -> Func:
         first = CONV_RULES if self.gpu else (inner_products, short_integers)
         apart = (windows_apart,) if self.apart else ()
-        return rewrite(func, (*first, sums_of_few_rows, *_spelled(), *RULES, *apart), log)
+        spelled = Simple("spelled", tuple(n for n, op in OPS.items() if op.spelled), _spelled)
+        return rewrite(func, (*first, sums_of_few_rows, spelled, *RULES, *apart), log)
 
 
-def _spelled() -> tuple[Simple, ...]:
-    """Returns a rule for each op whose record spells it with other ops."""
-
-    def rule(spell: Callable[[Builder, Node], Node]) -> Function:
-        return lambda node, op, scope: spell(op, node)
-
-    named = ((name, op.spelled) for name, op in OPS.items())
-    return tuple(Simple(name, (name,), rule(spell)) for name, spell in named if spell)
+def _spelled(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """An op whose record spells it with other ops."""
+    spell = OPS[node.op].spelled
+    return spell(op, node) if spell else None
 
 
 @on("pow")
@@ -89,7 +88,7 @@ def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
     return None
 
 
-@on("add")
+@on("add", of=("tanh",))
 def one_plus_tanh(node: Node, op: Builder, scope: Scope) -> Node | None:
     """1 + tanh(x), if nothing else reads the tanh."""
     tanh, one = node.args

@@ -33,7 +33,7 @@ REPEATABLE = ("max", "min", "and", "or")  # reductions that may meet an element 
 
 
 @dataclass(frozen=True)
-class Distances(Pass):
+class Distances(Pass, needs=("gather", "scatter", "reduce")):
     """Compute indices that depend on a distance of positions for each distance only."""
 
     def run(self, func: Func, log: Log) -> Func:

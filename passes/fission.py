@@ -40,7 +40,7 @@ from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class Fission(BlockPass):
+class Fission(BlockPass, needs=("while",)):
     """Compute matmuls of rows for all iterations before the loop, if that takes less time."""
 
     def change(self, block: Block, log: Log) -> Block:

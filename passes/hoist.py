@@ -35,7 +35,7 @@ STAY = ("control", "foreign")  # kinds of ops that are not moved
 
 
 @dataclass(frozen=True)
-class Hoist(BlockPass):
+class Hoist(BlockPass, needs=("while",)):
     """Compute loop-invariant values before a loop whose trip count is known."""
 
     def change(self, block: Block, log: Log) -> Block:

@@ -24,7 +24,7 @@ from stack.rewrite.log import Log
 
 
 @dataclass(frozen=True)
-class HorizontalFusion(BlockPass):
+class HorizontalFusion(BlockPass, needs=("dot",)):
     """Put groups of one matmul each, all of one left operand, into one kernel.
 
     This is done only if the model of `tiles` expects it to be faster. Each matmul keeps its

@@ -34,7 +34,7 @@ from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)
-class Indexed(BlockPass):
+class Indexed(BlockPass, needs=("gather", "scatter", "reduce", "sort")):
     """Gather before computing, scatter sums into their addends, select instead of sorting."""
 
     def run(self, func: Func, log: Log) -> Func:
@@ -104,7 +104,7 @@ def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
     return gathered_operand(node, same)
 
 
-@on("add")
+@on("add", of=("scatter",))
 def scatter_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     """y + scatter(0, i, u) is scatter(y, i, u), if sums have at least 32 bits."""
     for whole, rows in (node.args, node.args[::-1]):

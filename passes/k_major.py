@@ -34,7 +34,7 @@ from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class KMajor(Pass):
+class KMajor(Pass, needs=("dot",)):
     """Transpose operands of matmuls that may use TF32 or contract several axes, if the copy costs
     less than it saves."""
 

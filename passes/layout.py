@@ -53,7 +53,7 @@ _Tried = dict[tuple[Block, tuple[str, ...]], tuple[Func, Log]]
 
 
 @dataclass(frozen=True)
-class Layout(Pass):
+class Layout(Pass, needs=("transpose", "dot", "ragged_dot", "conv")):
     """Cancel transposes and absorb them into dots, sinking or hoisting them if that saves bytes.
 
     Attributes:

@@ -40,7 +40,7 @@ from stack.target import Cpu, Gpu, Mma
 
 
 @dataclass(frozen=True)
-class PadRows(BlockPass):
+class PadRows(BlockPass, needs=("dot",)):
     """Copy operands of matmuls to rows of whole words, if that takes less time than it saves.
 
     A group that reads a copy names the operand in `padded`: past the sliced part there are zeros.

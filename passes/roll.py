@@ -26,6 +26,10 @@ class Roll(Pass):
 
     least: int = 64
 
+    def idle(self, func: Func) -> str:
+        count = len(func.nodes)
+        return f"{count} ops, fewer than {self.least}" if count < self.least else ""
+
     def run(self, func: Func, log: Log) -> Func:
         block = func.body
         while (steps := find_steps(block, self.least)) is not None:

@@ -32,7 +32,7 @@ NEAR = Inexact(error=2.0**-10)  # the matmuls ask for it
 
 
 @dataclass(frozen=True)
-class RoundOperands(Pass):
+class RoundOperands(Pass, needs=("dot",)):
     """Round operands of matmuls to TF32 beforehand, if the copies cost less than the loop saves."""
 
     def run(self, func: Func, log: Log) -> Func:

@@ -34,7 +34,7 @@ KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}  # of scatters
 
 
 @dataclass(frozen=True)
-class ScatterToReduce(Pass):
+class ScatterToReduce(Pass, needs=("scatter",)):
     """Reduce along lines if a scatter's index is affine in positions."""
 
     def run(self, func: Func, log: Log) -> Func:

@@ -69,6 +69,10 @@ class WriteSchedules(Pass):
     loops: str = "blocks"
     most: int = 1
 
+    def idle(self, func: Func) -> str:
+        has_choice = self.loops != "cpu" or "dot" in func.body.ops
+        return "" if has_choice else "no dot in the program: there is one way to compute the rest"
+
     def run(self, func: Func, log: Log) -> Func:
         if self.loops not in LOOPS and ":" not in self.loops:
             raise UsageError(f"no loops {self.loops!r} to schedule; there are: {', '.join(LOOPS)}")

@@ -21,7 +21,7 @@ from stack.rewrite.log import Log
 
 
 @dataclass(frozen=True)
-class Selection(BlockPass):
+class Selection(BlockPass, needs=("sort",)):
     """Replace sorts of integers, of which only the first few elements are read, by reductions.
 
     Attributes:

@@ -48,7 +48,7 @@ from stack.target import Cpu, Gpu
 
 
 @dataclass(frozen=True)
-class SplitReductions(Pass):
+class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
     """Reduce in two stages if one has too few programs for the machine.
 
     Attributes:

@@ -19,11 +19,11 @@ from stack.ir.builder import Builder
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
-from stack.ir.traits import fold_of, is_stream, reads_by_data
-from stack.passes.control import changed_bodies
+from stack.ir.traits import reads_by_data
+from stack.passes.control import BlockPass
 from stack.passes.streaming.arg_reductions import streamed_best, streamed_position
 from stack.passes.streaming.candidate import Candidate
-from stack.passes.streaming.concat import joins_rows, split_rows
+from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, Probes, moves, reduced_value
 from stack.passes.streaming.reduced_axes import merge_reduced_axes
 from stack.passes.streaming.region import Region
@@ -33,11 +33,10 @@ from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Stream(Pass):
+class Stream(BlockPass, needs=("reduce", "argreduce", "dot", "gather", "concat", "pad", "stream")):
     """Compute dependent reductions over an axis in one loop, with corrected running values.
 
     Attributes:
@@ -61,7 +60,7 @@ class Stream(Pass):
                 Simple("stream_best", ("reduce",), self._best),
             )
             func = rewrite(func, rules, log)
-        return Func(func.name, self._block(func.body, log, {}), func.level)
+        return super().run(func, log)
 
     def _position(self, node: Node, op: Builder, scope: Scope) -> Node | None:
         return streamed_position(node, scope, self.min_axis)
@@ -69,15 +68,10 @@ class Stream(Pass):
     def _best(self, node: Node, op: Builder, scope: Scope) -> Node | None:
         return streamed_best(node, scope, self.min_axis)
 
-    def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
-        """Rewrites the bodies of loops and branches first, then the block itself."""
-        if block in done:
-            return done[block]
-        changed = changed_bodies(block, lambda b: self._block(b, log, done))
-        current = done[block] = replace(block, changed) if changed else block
-        if not any(map(_concerns_streams, current.nodes)):
-            return current
-        current = split_rows(current, lambda lines: log.spend("split_rows", lines))
+    def change(self, block: Block, log: Log) -> Block:
+        if block.ops.isdisjoint(Stream.needs):
+            return block
+        current = split_rows(block, lambda lines: log.spend("split_rows", lines))
         if self.loops == "blocks":
             current = merge_reduced_axes(
                 current, log.gpu, self.min_axis, lambda lines: log.spend("merge_axes", lines)
@@ -94,8 +88,7 @@ class Stream(Pass):
         current = write_transposed(read_parts(current))
         if self.loops == "cpu":
             current = transpose_rows(transpose_operands(current, log), log)
-        done[block] = current
-        return done[block]
+        return current
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
         """Returns the block with one more stream, for the last reduction that can end one, or with
@@ -194,12 +187,6 @@ class Stream(Pass):
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))
         return flops * (times - 1) <= balance * held * (times + 1)
-
-
-def _concerns_streams(node: Node) -> bool:
-    """True if a node reduces axes, joins rows, is a stream, or picks elements of a row."""
-    is_part = bool(fold_of(node)) or joins_rows(node)
-    return is_part or is_stream(node) or reads_by_data(node)
 
 
 def _names(graph: Graph, nodes: Iterable[Node]) -> str:

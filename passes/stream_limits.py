@@ -37,7 +37,7 @@ from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class StreamLimits(BlockPass):
+class StreamLimits(BlockPass, needs=("stream",)):
     """Pass to streams the blocks that their masks hide.
 
     Attributes:

@@ -17,7 +17,7 @@ from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class TripCounts(Pass):
+class TripCounts(Pass, needs=("while",)):
     """Write `trip_count` on each `while` that counts to a constant by a constant step."""
 
     def run(self, func: Func, log: Log) -> Func:

@@ -29,7 +29,7 @@ from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Unfold(Pass):
+class Unfold(Pass, needs=("conv",)):
     """Turn convolutions into matmuls of windows, except those left to a library."""
 
     def run(self, func: Func, log: Log) -> Func:

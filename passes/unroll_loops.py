@@ -33,7 +33,7 @@ from stack.rewrite.log import Log
 
 
 @dataclass(frozen=True)
-class UnrollLoops(BlockPass):
+class UnrollLoops(BlockPass, needs=("while",)):
     """Unroll loops with elementwise bodies and known trip counts, as far as the limit allows.
 
     Attributes:

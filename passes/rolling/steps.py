@@ -52,8 +52,6 @@ class Steps:
 def find_steps(block: Block, least: int) -> Steps | None:
     """Finds repeated, equal steps (unrolled iterations) in a block: of those that repeat at least
     `least` times, the ones that cover most nodes. None if there are none."""
-    if len(block.nodes) < least:
-        return None
     order = deepest_first(block)
     index = {n: i for i, n in enumerate(order)}
     best: Steps | None = None

@@ -122,6 +122,9 @@ def describe(manifest: Manifest) -> str:
     machine = manifest.get("machine")
     head += f" for {machine}" if machine else ""
     parts = [filled(head), stage_table(manifest)]
+    skipped = [name.partition("{")[0] for s in manifest["stages"] for name in s.get("skipped", ())]
+    if skipped:
+        parts.append(filled(f"skipped, as they have nothing to do: {', '.join(skipped)}"))
     if manifest["kernels"]:
         parts.append(kernel_table(manifest))
     parts.extend(map(filled, derivations(manifest)))

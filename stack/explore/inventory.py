@@ -42,7 +42,9 @@ def passes() -> list[Row]:
         cls: type[Pass] = loaded
         default = cls()
         options = {f.name: option_text(getattr(default, f.name)) for f in option_fields(cls)}
-        rows.append({"name": name, "options": options, "doc": inspect.getdoc(cls) or ""})
+        needs = {"needs": list(cls.needs)} if cls.needs else {}
+        doc = inspect.getdoc(cls) or ""
+        rows.append({"name": name, "options": options, **needs, "doc": doc})
     return rows
 
 

@@ -230,6 +230,7 @@ def _with_marks(
             for r in made.refused
         ),
         tuple(replace_fields(n, source=marks(n.source)) for n in made.remarks),
+        idle=made.idle,
     )  # fmt: skip
 
 

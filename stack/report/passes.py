@@ -39,16 +39,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class PassView:
-    """One pass of a run. `diff` is the difference of the texts around it; "" if they are equal."""
+    """One pass of a run. `diff` is the difference of the texts around it; "" if they are equal.
+    `idle` is why it was skipped, "" if it ran.
+    """
 
     stage: str
     name: str
     diff: str
     decisions: tuple[Decision, ...]
+    idle: str = ""
 
 
 def passes_of(run: SavedRun) -> tuple[PassView, ...]:
-    """Returns the passes of a run that changed or decided something, in order.
+    """Returns the passes of a run that changed or decided something, or were skipped, in order.
 
     The recorded pipelines run again. If that gives another result, as without the weights of the
     run, the recorded stages and decisions are shown. A run without IR has none.
@@ -58,14 +61,15 @@ def passes_of(run: SavedRun) -> tuple[PassView, ...]:
     except StackError:
         return ()
     views = [_view(step, found.origins) for step in found.steps]
-    return tuple(v for v in views if v.diff or v.decisions)
+    return tuple(v for v in views if v.diff or v.decisions or v.idle)
 
 
 def _view(step: PassStep, origins: Marks) -> PassView:
     record = step.record
     before, after = (without_lines(str(f)) for f in (record.before, record.after))
     diff = diff_texts(before, after, ("before", record.name)) if record.changed else ""
-    return PassView(step.stage, record.name, diff, _merged(list(_decisions(record, origins))))
+    decisions = _merged(list(_decisions(record, origins)))
+    return PassView(step.stage, record.name, diff, decisions, record.idle)
 
 
 def _decisions(record: Record, origins: Marks) -> Iterator[Decision]:

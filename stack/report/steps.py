@@ -13,12 +13,19 @@ from stack.report.word_diff import diff_lines, marked
 
 
 def passes_section(passes: Sequence[PassView], index: Index) -> Html:
-    """Returns a slider over the passes: what each changed, and a slider over its decisions."""
-    if not passes:
-        return Html("")
-    views = [_pass(i, view, index) for i, view in enumerate(passes)]
-    titles = [f"{p.stage}: {p.name.partition('{')[0]}" for p in passes]
-    return _slider("pass", "pass-views", views, titles)
+    """Returns a slider over the passes: what each changed, and a slider over its decisions. Skipped
+    passes are in a list after it.
+    """
+    ran, skipped = [p for p in passes if not p.idle], [p for p in passes if p.idle]
+    parts: list[Html] = []
+    if ran:
+        views = [_pass(i, view, index) for i, view in enumerate(ran)]
+        titles = [f"{p.stage}: {p.name.partition('{')[0]}" for p in ran]
+        parts.append(_slider("pass", "pass-views", views, titles))
+    if skipped:
+        rows = [tag("li", tag("strong", p.name), f" in {p.stage}: {p.idle}") for p in skipped]
+        parts.append(folded(f"{len(rows)} passes had nothing to do", tag("ul", *rows)))
+    return joined(parts)
 
 
 def _pass(number: int, view: PassView, index: Index) -> Html:

@@ -32,20 +32,33 @@ class Pass(ABC):
     it another one. `run` returns a new function (functions are immutable). It calls
     `log.spend(rule, lines)` before each rewrite and stops rewriting if that returns False. It takes
     numbers of the machine from `log.gpu` or `log.cpu`. It does not verify, time or print: the
-    pipeline does.
+    pipeline does. A pass about a few ops names them, as in `class Fuse(Pass, needs=("conv",))`: the
+    pipeline skips it for programs without them.
     """
 
     name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()  # see `idle`
     takes_weights: ClassVar[bool] = False  # True if it uses values of weights, as constants
     takes_schedules: ClassVar[bool] = False  # True if it uses schedules written by hand
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, needs: tuple[str, ...] = ()) -> None:
+        cls.needs = needs
         if "name" not in vars(cls):
             cls.name = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
     @abstractmethod
     def run(self, func: Func, log: Log) -> Func:
         """The function after this pass."""
+
+    def idle(self, func: Func) -> str:
+        """Returns why the pass has nothing to do in a function, in words: neither the function nor
+        a block in it has an op of `needs`. "" if the pass has to run.
+        """
+        if not self.needs or not func.body.ops.isdisjoint(self.needs):
+            return ""
+        *most, last = self.needs
+        named = f"{', '.join(most)} or {last}" if most else last
+        return f"no {named} in the program"
 
     def __str__(self) -> str:
         """The name and the options that differ from their defaults, as in a pipeline."""

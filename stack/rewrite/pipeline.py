@@ -31,7 +31,8 @@ _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
 @dataclass(frozen=True)
 class Record:
     """The record of one pass: the function before and after it, its rewrites and notes. `name` is
-    the pass with its options, as in the text of a pipeline.
+    the pass with its options, as in the text of a pipeline. `idle` is why it was skipped, "" if it
+    ran.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Record:
     choices: tuple[ScheduleChoice, ...] = ()
     inexact: Inexact = EXACT  # how far its rules may change results
     error: float | None = None  # largest relative error of the numerical check, None if not run
+    idle: str = ""
 
     @property
     def changed(self) -> bool:
@@ -62,6 +64,8 @@ class Record:
         return Counter(r.rule for r in self.rewrites)
 
     def __str__(self) -> str:
+        if self.idle:
+            return f"{self.name}: skipped, {self.idle}"
         rules = ", ".join(f"{rule} x{n}" for rule, n in self.by_rule.most_common())
         state = "changed" if self.changed else "no change"
         text = f"{self.name}: {state}, {self.milliseconds:.1f} ms"
@@ -134,7 +138,7 @@ class Pipeline:
         target: Target | None = None,
         schedules: Mapping[str, str] | None = None,
     ) -> Result:
-        """Runs every pass.
+        """Runs every pass that may find something to do, see `Pass.idle`.
 
         Args:
             verify: check the IR after every pass; an error names the pass.
@@ -191,6 +195,9 @@ def _spelled(cls: type[Pass]) -> str:
 
 
 def _run_one(item: Pass, func: Func, log: Log, verify: bool, truth: Truth | None) -> Record:
+    idle = "" if log.schedules and item.takes_schedules else item.idle(func)
+    if idle:
+        return Record(str(item), func, func, 0.0, idle=idle)
     start = time.perf_counter()
     try:
         with phase(f"pass {item.name}"):
@@ -245,19 +252,18 @@ def _verify(item: Pass, before: Func, after: Func) -> None:
         verify_func(after)
     except VerifyError as error:
         raise error.found_after(str(item)) from error
-    if after.level != before.level or (before.meshes and not after.meshes):
-        return  # a pass that lowers to another level or partitions may change the signature
     for what, old, new in (
         ("parameters", before.params, after.params),
         ("results", before.results, after.results),
     ):
-        then = [str(unsharded(n.type)) for n in old]
-        now = [str(unsharded(n.type)) for n in new]
-        if then != now:
-            raise VerifyError(
-                f"the {what} of @{after.name} were ({', '.join(then)}) and are now"
-                f" ({', '.join(now)})"
-            ).found_after(str(item))
+        if [n.type for n in old] == [n.type for n in new]:
+            continue
+        if after.level != before.level or (before.meshes and not after.meshes):
+            return  # a pass that lowers to another level or partitions may change the signature
+        then, now = (", ".join(str(unsharded(n.type)) for n in nodes) for nodes in (old, new))
+        raise VerifyError(
+            f"the {what} of @{after.name} were ({then}) and are now ({now})"
+        ).found_after(str(item))
 
 
 # ---- text

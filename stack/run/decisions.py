@@ -19,7 +19,9 @@ FILE = "decisions.json"
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions of one pass. `name` is the pass with its options."""
+    """The decisions of one pass. `name` is the pass with its options; `idle` is why it was skipped,
+    "" if it ran.
+    """
 
     name: str
     rewrites: tuple[Rewrite, ...] = ()
@@ -27,6 +29,7 @@ class Decisions:
     formed: tuple[FormedGroup, ...] = ()
     refused: tuple[RefusedFusion, ...] = ()
     remarks: tuple[Note, ...] = ()
+    idle: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of the file; empty lists are left out."""
@@ -47,7 +50,8 @@ def decided(records: Iterable[Record]) -> list[Decisions]:
     from the records of these passes.
     """
     return [
-        Decisions(r.name, r.rewrites, r.misses, r.formed, r.refused, r.remarks) for r in records
+        Decisions(r.name, r.rewrites, r.misses, r.formed, r.refused, r.remarks, r.idle)
+        for r in records
     ]
 
 
@@ -59,7 +63,7 @@ def read(entries: Sequence[Mapping[str, Any]]) -> list[Decisions]:
             name: tuple(_entry(kind, each) for each in entry.get(name, ()))
             for name, kind in _KINDS.items()
         }
-        found.append(Decisions(str(entry["name"]), **held))
+        found.append(Decisions(str(entry["name"]), **held, idle=str(entry.get("idle", ""))))
     return found
 
 

@@ -99,6 +99,11 @@ class Stage:
         return "stack" if self.func is not None else _EXTENSIONS.get(self.name, "txt")
 
     @property
+    def skipped(self) -> dict[str, str]:
+        """Passes that had nothing to do, and why."""
+        return {d.name: d.idle for d in self.decisions if d.idle}
+
+    @property
     def ops(self) -> int:
         """Number of nodes, including those inside fusions and kernels."""
         return sum(1 for _ in walk(self.func)) if self.func is not None else 0
@@ -227,6 +232,7 @@ class Run:
                 "groups": s.groups,
                 "rewrites": s.rewrites,
                 "notes": s.notes,
+                **({"skipped": skipped} if (skipped := s.skipped) else {}),
                 **({"choices": [c.record() for c in s.choices]} if s.choices else {}),
             }
             for i, s in enumerate(self.records)

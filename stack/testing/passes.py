@@ -11,6 +11,7 @@ from stack.errors import StackError
 from stack.ir.func import Func
 from stack.ir.parser import parse
 from stack.rewrite.blame import first_wrong
+from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.pipeline import Pipeline, Result
 from stack.rewrite.truth import Arrays, Truth
@@ -66,7 +67,8 @@ def check_pass(
     """Runs a pass on functions, and on `captured_graphs`, and checks the contract of passes.
 
     The result verifies. Its text parses back to itself. It computes the same results, on inputs of
-    all kinds of `stack.rewrite.inputs.KINDS`. A second run changes nothing.
+    all kinds of `stack.rewrite.inputs.KINDS`. A second run changes nothing. Where the pipeline
+    skips the pass, it would change nothing either.
 
     A rule that is inexact by design states how far: `@on("mul", inexact=stack.rewrite.WIDER)`, or
     `Inexact(error=1e-3)`; a pass without rules calls `log.allow`.
@@ -89,6 +91,8 @@ def check_pass(
         report.functions += 1
         report.rules += record.by_rule
         report.misses.update((miss.rule, miss.reason) for miss in record.misses)
+        if record.idle and one.run(ready, Log()) is not ready:
+            raise PassError(f"{one} on {name}: it is skipped, but has work ({record.idle})")
         if record.changed:
             report.changed.append(name)
             _check(one, name, ready, result, (arguments or {}).get(name, ()))

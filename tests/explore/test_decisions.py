@@ -9,6 +9,7 @@ import pytest
 
 import stack
 from stack.errors import UsageError
+from stack.explore.dump import describe
 from stack.explore.in_memory_run import held
 from stack.explore.kernel_sharing import explain_pairs, told
 from stack.explore.lowering import Settings, inspect_target
@@ -159,3 +160,15 @@ def test_the_table_and_explain_count_the_same_operations(backend: str, tmp_path:
     (product,) = [k for k in run.kernels if "dot" in k["ops"]]
     assert product["flops"] == 2 * 134 * 64 * 96
     assert dict(slow(run, product["name"]))["work"].startswith("1.65 M operations")
+
+
+def test_skipped_passes_are_recorded_with_the_reason(tmp_path: Path) -> None:
+    run = saved(TEXT, tmp_path / "r")
+    found = {d.name: d.idle for d in run.decisions("canonical") if d.idle}
+    assert found["indexed"] == "no gather, scatter, reduce or sort in the program"
+    assert found["roll"] == "3 ops, fewer than 64"
+    assert "canonicalize" not in found
+    assert run.stage("canonical")["skipped"] == found
+    told_of = describe(run.manifest)
+    assert "skipped, as they have nothing to do: inline, roll" in told_of
+    assert not [d for d in run.decisions("laid-out") if d.idle], "there is a matmul"

@@ -15,7 +15,14 @@ COUNTED = Path(__file__).with_name("functions_run.py")
 
 
 @pytest.mark.parametrize(
-    ("step", "functions", "files"), [("trace", 100, 25), ("relu", 840, 157), ("call", 60, 20)]
+    ("step", "functions", "files"),
+    [
+        ("trace", 100, 25),
+        ("relu", 740, 127),
+        ("softmax", 967, 158),
+        ("llama", 1825, 226),
+        ("call", 25, 11),
+    ],
 )
 def test_a_small_program_runs_few_functions(step: str, functions: int, files: int) -> None:
     done = subprocess.run(

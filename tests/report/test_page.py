@@ -99,6 +99,11 @@ def test_it_links_source_values_and_kernels(text: str, run: stack.run.record.Run
     assert re.search(rf'data-n="hidden" data-s="{line[1]}" data-k="[{line[2]}]"', text)
 
 
+def test_passes_that_were_skipped_are_listed(text: str) -> None:
+    assert re.search(r"<summary>\d+ passes had nothing to do</summary>", text)
+    assert "<strong>unfold</strong> in streamed: no conv in the program" in text
+
+
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path, run: stack.run.record.Run) -> None:
     run.save(tmp_path / "r")
     first, second = (page(report_of(load_run(tmp_path / "r"))) for _ in range(2))

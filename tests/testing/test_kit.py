@@ -141,6 +141,14 @@ def test_a_wrong_pass_is_told_by_rule_and_node(tmp_path: Path) -> None:
         check_pass(one, [parse(TEXT)], graphs=False)
 
 
+def test_a_pass_that_is_skipped_although_it_has_work_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "skipped_kit.py"
+    path.write_text(WRONG.replace("(stack.Pass)", '(stack.Pass, needs=("sort",))'))
+    (one,) = Pipeline(f"{path}:Wrong").passes
+    with pytest.raises(PassError, match="it is skipped, but has work"):
+        check_pass(one, [parse(TEXT)], graphs=False)
+
+
 @pytest.mark.parametrize("name", captured_graphs())
 def test_captured_graphs_are_small_and_whole(name: str) -> None:
     func = captured_graphs()[name]

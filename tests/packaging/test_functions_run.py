@@ -19,7 +19,7 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     [
         ("trace", 100, 25),
         ("relu", 740, 127),
-        ("softmax", 967, 158),
+        ("softmax", 971, 159),
         ("llama", 1825, 226),
         ("call", 25, 11),
     ],

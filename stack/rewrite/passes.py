@@ -32,7 +32,7 @@ class Pass(ABC):
     it another one. `run` returns a new function (functions are immutable). It calls
     `log.spend(rule, lines)` before each rewrite and stops rewriting if that returns False. It takes
     numbers of the machine from `log.gpu` or `log.cpu`. It does not verify, time or print: the
-    pipeline does. A pass about a few ops names them, as in `class Fuse(Pass, needs=("conv",))`: the
+    pipeline does. A pass about a few ops names them, `class Unfold(Pass, needs=("conv",))`: the
     pipeline skips it for programs without them.
     """
 

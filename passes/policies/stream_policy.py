@@ -103,8 +103,8 @@ class StreamPolicy(Policy):
             stages = 2
         if any(p.dtype.bits == 8 for p in tables(self.stream)):
             stages = 2  # a mask of bytes waits in shared memory, too
-        elif rows >= 128 and len(self.dots) == 2 and self._programs(rows) <= self.gpu.processors:
-            big, stages = True, 3  # each has the registers and the memory of a multiprocessor
+        elif rows >= 128 and len(self.dots) == 2 and parts == 1 and self._is_alone(rows):
+            big, stages = True, 3
         # if one dot reads the result of another, Triton 3.6 miscompiles fewer rows of a warp
         warps = min(made.warps or (8 if big else 4), max(4, height // MATRIX))
         return replace(made, warps=warps, stages=made.stages or stages)
@@ -123,10 +123,11 @@ class StreamPolicy(Policy):
             Need("registers for sums and scores", sums, self.gpu.registers),
         ]
 
-    def _programs(self, rows: int) -> int:
-        """Returns the number of programs with tiles of so many rows."""
+    def _is_alone(self, rows: int) -> bool:
+        """True if no program with a tile of so many rows shares a multiprocessor: each has all of
+        its registers and shared memory."""
         parts = -(-self.extent // int(self.stream.attrs.get("part", self.extent)))
-        return self.many * -(-self.shape.rows // rows) * parts
+        return self.many * -(-self.shape.rows // rows) * parts <= self.gpu.processors
 
     def _is_real(self, iter_var: str) -> bool:
         return self.shape.extents[iter_var] > 1

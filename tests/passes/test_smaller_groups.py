@@ -20,10 +20,10 @@ PATCHES = """func @f(%x: f32[2, 3, 4, 4, 4, 4], %w: f32[8, 3, 4, 4], %b: f32[8])
 }
 """
 
-# a perceptron across patches, which lie in two axes
-ACROSS = """func @f(%x: bf16[64, 14, 14, 768], %w: bf16[384, 14, 14], %v: bf16[196, 384]) -> (
+# a perceptron across patches, which lie in two axes that are not neighbours
+ACROSS = """func @f(%x: bf16[64, 14, 768, 14], %w: bf16[384, 14, 14], %v: bf16[196, 384]) -> (
     f32[64, 768, 196]) at tensor {
-  %d = dot(%x, %w) {rule="a b c d, k b c -> a d k"} : f32[64, 768, 384]
+  %d = dot(%x, %w) {rule="a b d c, k b c -> a d k"} : f32[64, 768, 384]
   %e = exp(%d) : f32[64, 768, 384]
   %c = cast(%e) : bf16[64, 768, 384]
   %y = dot(%c, %v) {rule="a d k, o k -> a d o"} : f32[64, 768, 196]
@@ -53,5 +53,9 @@ def test_no_stream_where_no_loop_computes_it() -> None:
     assert not any(n.op == "stream" for n in found.func.nodes)
     notes = [note for record in found.records for note in record.notes]
     assert any("is not streamed: a dot over several axes" in note for note in notes)
+    neighbours = ACROSS.replace("768, 14]", "14, 768]").replace("a b d c,", "a b c d,")
+    assert any(
+        n.op == "stream" for n in Pipeline("stream{loops=blocks}").run(parse(neighbours)).func.nodes
+    )
     steps = [n for n in Pipeline(SPEC).run(parse(ACROSS)).func.nodes if "kind" in n.attrs]
     assert not any(n.op == "stream" for step in steps for n in step.blocks[0].nodes)

@@ -31,9 +31,9 @@ from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import converts, is_alias, is_item, is_reduction
+from stack.ir.traits import converts, is_item, is_reduction
 from stack.ir.types import DType
-from stack.passes.cpu_loops.shared_sums import shared, unmerged
+from stack.passes.cpu_loops.shared_sums import is_stage, shared, unmerged
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
 from stack.passes.policies.stream_parts import best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
@@ -80,7 +80,7 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
         sizes = [s for s in source.shape if isinstance(s, int)]
         if not axes or len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
             return None
-        if _is_stage(node, scope):
+        if is_stage(node, scope):
             return None
         kept = math.prod(s for i, s in enumerate(sizes) if i not in axes)
         extent = math.prod(sizes[a] for a in axes)
@@ -128,7 +128,7 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
         contracted = [n for n in inputs[0] if n in inputs[1] and n not in output]
         if len(contracted) != 1 or 0 in sizes.values() or node.dtype.kind == "c":
             return None
-        if _is_stage(node, scope):
+        if is_stage(node, scope):
             return None
         depth = sizes[contracted[0]]
         asked = _asked(node, "k", depth, scope)
@@ -198,17 +198,6 @@ def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
 def _name_part(part: Node, node: Node, op: Builder, scope: Scope) -> None:
     """Names the partial results after their value, so that its schedule applies to them."""
     op.names[part] = scope.block.names[node] + PART
-
-
-def _is_stage(node: Node, scope: Scope) -> bool:
-    """True if a reduction or dot is already split in two stages: it feeds a reduction of the same
-    kind, at most reshaped, or reads one."""
-    kind = node.attrs.get("kind", "sum")
-    users = [v for u in scope.users(node) for v in (scope.users(u) if is_alias(u) else [u])]
-    others = [u for u in users if is_reduction(u)]
-    if is_reduction(node):
-        others += [a.args[0] if is_alias(a) else a for a in node.args]
-    return any(is_reduction(o) and o.attrs["kind"] == kind for o in others)
 
 
 def _reduces_lines(source: Node, scope: Scope) -> bool:

@@ -48,7 +48,7 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     rows = math.prod(sizes[: axes[0]]) * blocks
     if rows >= cpu.parts.threads or not _pays(kept * extent * _work(source), cpu):
         return None
-    if _is_stage(node, scope):
+    if is_stage(node, scope):
         return None
     name = scope.block.names.get(node, node.op)
     cut = None if is_input(source) and is_run else _lead(sizes, axes, cpu)
@@ -116,13 +116,14 @@ def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None
     return min(found, key=lambda cut: _distance(cut[1], cpu), default=None)
 
 
-def _is_stage(node: Node, scope: Scope) -> bool:
-    """True if a reduction already is one of two stages: it reads the result of a reduction of the
-    same kind, or such a reduction reads its result.
+def is_stage(node: Node, scope: Scope) -> bool:
+    """True if a reduction or dot already is one of two stages: it feeds a reduction of the same
+    kind, at most reshaped, or reads one.
     """
-    others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
-    others += [a for a in node.args if is_reduction(a)]
-    return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
+    kind = node.attrs.get("kind", "sum")
+    users = [v for u in scope.users(node) for v in (scope.users(u) if is_alias(u) else [u])]
+    read = [a.args[0] if is_alias(a) else a for a in node.args] if is_reduction(node) else []
+    return any(is_reduction(o) and o.attrs["kind"] == kind for o in (*users, *read))
 
 
 def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -> Node:

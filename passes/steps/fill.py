@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from stack.ir.builder import constant
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import converts, is_elementwise, is_load, is_number, is_store
+from stack.ir.traits import (
+    converts,
+    is_elementwise,
+    is_load,
+    is_number,
+    is_store,
+    multiplies,
+)
 from stack.passes.positions.visibility import known_value
 from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
@@ -25,10 +32,11 @@ def is_zero(part: Node, test: Node) -> bool:
     if is_load(part):
         _, mask, other = access_parts(part)
         return test in conjuncts(mask) and other is not None and is_constant(other, 0)
-    if not is_elementwise(part) or not part.args:
+    read = [a for a in part.args if not is_number(a)] if is_elementwise(part) else []
+    is_kept = converts(part) or (multiplies(part) and not part.dtype.is_float)
+    if not (is_kept or known_value(part, dict.fromkeys(read, 0.0)) == 0):
         return False
-    known = {a: 0.0 for a in part.args if not is_number(a)}
-    return known_value(part, known) == 0 and all(is_zero(a, test) for a in known)
+    return bool(read) and all(is_zero(a, test) for a in read)
 
 
 def filled_load(

@@ -85,3 +85,14 @@ def test_zeros_that_something_needs(text: str) -> None:
     assert not any(" = load(" in line and "-inf" in line for line in inside(made).splitlines())
     arrays = [-np.abs(np.nan_to_num(INPUTS[0], posinf=2, neginf=2)).astype(np.float32)]
     assert not wrong(made, arrays, results(around(nest), arrays), 1e-6)
+
+
+def test_a_sum_of_integer_products_needs_no_select() -> None:
+    body = "%w = cast(%p0) : i32[3, 5]\n%v = mul(%w, %w) : i32[3, 5]"
+    text = REDUCED.replace("BODY", body).replace("KIND", "sum").replace("REDUCES", "1")
+    text = text.replace("f32[3, 5]", "i8[3, 5]").replace("f32[AXIS]", "i32[3]")
+    nest = emit(group_in(text))
+    made = run_steps(nest, parse_steps("split r 4"))
+    assert "select" not in inside(made)
+    arrays = [np.arange(-7, 8, dtype=np.int8).reshape(3, 5)]
+    assert not wrong(made, arrays, results(around(nest), arrays), 0)

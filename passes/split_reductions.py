@@ -256,10 +256,10 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu)
         launches = gpu.parts.launches * gpu.launch
         return first + launches + second + kept * parts * partial / gpu.memory_rate
 
-    choices = _candidates(extent, gpu)
-    least = min(map(time, choices))
-    best = next(p for p in choices if time(p) <= 1.01 * least)  # few parts leave little to add up
-    return best if time(best) < gpu.parts.gain * time(1) else 1
+    times = {parts: time(parts) for parts in _candidates(extent, gpu)}
+    least = 1.01 * min(times.values())
+    best = next(p for p, seconds in times.items() if seconds <= least)  # few are added up fast
+    return best if times[best] < gpu.parts.gain * time(1) else 1
 
 
 def _candidates(extent: int, gpu: Gpu) -> list[int]:

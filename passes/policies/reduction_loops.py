@@ -105,13 +105,12 @@ def column_loop(
     is_prefetched = STATES.ahead * tile <= room and all(map(is_aligned, arrays))
     walks = is_prefetched and not is_first
     if extent <= (sizes.column_in_tile if walks else sizes.whole_column):
-        return replace(_whole_columns(extent, arrays, gpu), is_first=is_first)
+        return _whole_columns(extent, arrays, gpu)
     if not is_prefetched:
-        filled = well_filled(sizes.walked_columns, columns)
-        return replace(RAGGED_STATES, is_first=is_first, columns=filled)
+        return replace(RAGGED_STATES, columns=well_filled(sizes.walked_columns, columns))
     rows = STATES.block // sizes.walked_columns
     ahead = STATES.ahead if extent > STATES.ahead * rows else 1
-    return replace(STATES, ahead=ahead, is_first=is_first, columns=sizes.walked_columns)
+    return replace(STATES, ahead=ahead, columns=sizes.walked_columns)
 
 
 def _whole_columns(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:

@@ -31,6 +31,7 @@ partial sums of the part.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from stack.ir.node import Node, topological
@@ -109,7 +110,8 @@ class RowStreams(StepLowering[Gpu]):
         walk, inputs = self.walk, self.group.blocks[0].params
         if walk.column:
             columns, is_first = walk.around.get(walk.column, 0), bool(self.shape.along)
-            return column_loop(self.extent, columns, is_first, inputs, self.target)
+            loop = column_loop(self.extent, columns, is_first, inputs, self.target)
+            return replace(loop, is_first=is_first)
         if not self.shape.along:
             return ONCE
         if walk.is_chain and holds_whole(self.extent, inputs, self.target):

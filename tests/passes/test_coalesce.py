@@ -220,6 +220,22 @@ def test_an_array_that_meets_itself_keeps_its_axes() -> None:
     assert Pipeline("coalesce").run(func, check=True).func is func
 
 
+def test_an_array_that_meets_itself_merges_its_other_axes() -> None:
+    """Positions of rows and of columns may be one array, as in a causal mask."""
+    made = coalesced(
+        """func @f(%x: f32[3, 3, 5, 2]) -> (f32[3, 3, 5, 2]) at tensor {
+          %t = fusion(%x) {kind="loop", name="f"} : f32[3, 3, 5, 2] {(%p0: f32[3, 3, 5, 2])
+            %s = transpose(%p0) {perm=[1, 0, 2, 3]} : f32[3, 3, 5, 2]
+            %t = add(%p0, %s) : f32[3, 3, 5, 2]
+            return %t
+          }
+          return %t
+        }"""
+    )
+    (group,) = [n for n in made.nodes if n.op == "fusion"]
+    assert group.blocks[0].params[0].shape == (3, 3, 10)
+
+
 # sums of both operands, one array, beside which another axis is shared
 MET = """func @f(%x: f32[3, 20]) -> (f32[T]) at tensor {
   %y = fusion(%x) {kind="gemm", name="y"} : f32[T] {(%p0: f32[3, 20])

@@ -36,7 +36,7 @@ from stack.frontends.torch.importer.result_aliases import remade_by_place, trace
 from stack.frontends.torch.program.argument_overlap import guarded
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on
-from stack.frontends.torch.tensors.arrays import check_results, device_of
+from stack.frontends.torch.tensors.arrays import device_of
 from stack.frontends.torch.tensors.precision import guard_precision
 from stack.frontends.torch.tracing.dynamo import write_out
 from stack.frontends.torch.tracing.functional import decomposition, decompositions, plain_tracing
@@ -94,20 +94,21 @@ def compile_graph(
     if takes_tangents():
         return gm
 
+    device = _device(gm, example_inputs)
+
     def whole(gm: GraphModule, examples: Sequence[Any]) -> Any:
-        return _compiled(gm, examples, options, made, fn, target)
+        return _compiled(gm, examples, device, options, made, fn, target)
 
     strict = options.get("strict", False)
     return compiled_by_mode(
-        gm, lambda gm: compiled_in_parts(gm, example_inputs, whole, made, target, strict)
+        gm, lambda gm: compiled_in_parts(gm, example_inputs, device, whole, made, target, strict)
     )
 
 
 def _compiled(
-    gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
+    gm: GraphModule, example_inputs: Sequence[Any], device: str, options: dict[str, Any],
     made: Any, fn: Any, target: str,
 ) -> Any:  # fmt: skip
-    device = _device(gm, example_inputs)
     guard_precision(gm)
     if device == "cpu":
         raise_refusals(gm, example_inputs)
@@ -229,7 +230,6 @@ class _Maker:
 
     @phase("import")
     def _make(self, graph: GraphModule, role: str) -> Graph:
-        check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
         real_border(graph)
         border = Border(graph.graph, None if role == "backward" else traced_aliases())
         given = self._given(graph)

@@ -1,14 +1,16 @@
-"""Splits a Dynamo graph in parts if some of its sizes or numbers depend on data.
+"""Splits a Dynamo graph in parts if some of its sizes or numbers depend on data, or if it returns
+tensors on another device.
 
-Torch runs the data-dependent parts op by op, and their ops count as fallbacks; the parts between
-them are compiled. Parts run in program order, so that writes keep their order.
+Torch runs what depends on data, and what computes those tensors, op by op; their ops count as
+fallbacks. The parts between them are compiled. Parts run in program order, so that writes keep
+their order.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,29 +28,39 @@ from stack.run.record import Run, Stage
 
 Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
-_REASON = "its size or number depends on data, so torch runs it"
-_HINT = "an input or result depends on data; without strict, torch runs them as fallbacks"
+_DEPENDS = "its size or number depends on data, so torch runs it"
+_ELSEWHERE = "its result is on another device than the program, so torch runs it"
+_HINT = (
+    "an input or result depends on data, or is on another device; without strict, torch runs them"
+    " as fallbacks"
+)
 _COUNTS = ("ops", "native", "library", "hosted", "python", "fallback", "loop_steps")
 
 
 def compiled_in_parts(
-    gm: GraphModule, examples: Sequence[Any], compile: Compile, made: Any, target: str, strict: bool
-) -> Callable[..., Any]:
-    """Returns a callable for a Dynamo graph: in parts unless its inputs determine all sizes.
+    gm: GraphModule, examples: Sequence[Any], device: str, compile: Compile, made: Any,
+    target: str, strict: bool,
+) -> Callable[..., Any]:  # fmt: skip
+    """Returns a callable for a Dynamo graph: in parts unless its inputs determine all sizes, and
+    its results are on one device.
 
     Args:
+        device: the program's device.
         compile: compiles a graph whose inputs determine all sizes, for example inputs.
         made: list to which the record of the whole is appended, after those of its parts.
 
     Raises:
         UnsupportedOp: with `strict`, for the ops that torch would run.
     """
-    loose = data_dependent(gm)
+    depends = data_dependent(gm)
+    elsewhere = _computed_elsewhere(gm, device, depends)
+    loose = depends | elsewhere
     if not loose:
         return compile(gm, examples)
-    rows = named_ops(gm, loose)
     if strict:
-        raise UnsupportedOp(list(dict.fromkeys(rows)), _HINT)
+        raise UnsupportedOp(list(dict.fromkeys(named_ops(gm, loose))), _HINT)
+    rows = [(*row, _DEPENDS) for row in named_ops(gm, depends)]
+    rows += [(*row, _ELSEWHERE) for row in named_ops(gm, elsewhere)]
     first = len(made)
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), examples, strict=True))
     steps: list[_Step] = []
@@ -62,6 +74,21 @@ def compiled_in_parts(
         steps.append(_Step(call, part.inputs, part.outputs))
     made.append(Parts(gm, rows, [*itertools.islice(made, first, None)], target))
     return torch.compiler.disable(_Steps(gm, steps).__call__, reason="it calls compiled graphs")
+
+
+def _computed_elsewhere(gm: GraphModule, device: str, depends: Set[Node]) -> set[Node]:
+    """Returns the nodes that compute, on another device than the program's, what it returns or what
+    nodes that depend on data read."""
+    kind = torch.device(device).type
+    found: set[Node] = set()
+    for node in reversed(gm.graph.nodes):
+        value = node.meta.get("example_value")
+        if node.op in ("placeholder", "get_attr") or not isinstance(value, torch.Tensor):
+            continue
+        is_read = any(u.op == "output" or u in depends or u in found for u in node.users)
+        if value.device.type != kind and is_read and node not in depends:
+            found.add(node)
+    return found
 
 
 def _example(node: Node) -> Any:
@@ -152,13 +179,13 @@ class Parts:
     """The record of a graph in parts: the records of its parts, and torch's ops as fallbacks."""
 
     def __init__(
-        self, gm: GraphModule, rows: Sequence[tuple[str, Sequence[str]]], parts: Sequence[Any],
+        self, gm: GraphModule, rows: Sequence[tuple[str, Sequence[str], str]], parts: Sequence[Any],
         target: str,
     ) -> None:  # fmt: skip
         self.target, self.parts = target, parts
         self.text = gm.print_readable(print_output=False, colored=False)
-        self.names = Counter(f"torch:{name}" for name, _ in rows)
-        lines = (f"{name}{line and f' at {line[0]}'}: {_REASON}" for name, line in rows)
+        self.names = Counter(f"torch:{name}" for name, *_ in rows)
+        lines = (f"{name}{line and f' at {line[0]}'}: {why}" for name, line, why in rows)
         self.notes = {"fallbacks": "\n".join(dict.fromkeys(lines))}
 
     def __repr__(self) -> str:
@@ -195,6 +222,6 @@ class Parts:
     def func(self) -> Any:
         """Raises StackError: a program in parts has no single function."""
         raise StackError(
-            f"{self.target or 'the program'} is compiled in parts, as some of its sizes depend on"
-            " data: `run.stages` names the stages of each"
+            f"{self.target or 'the program'} is compiled in parts, as torch runs some of its ops:"
+            " `run.stages` names the stages of each"
         )

@@ -44,18 +44,28 @@ from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
 
 def recompute_values(grouping: Grouping) -> None:
     """Recompute cheap values in their readers, if that reads fewer bytes than storing them."""
-    while any(_recompute(grouping, g, v) for g in grouping.all_groups for v in g.outputs):
+    refused: dict[Node, tuple[Group, ...]] = {}  # the groups that make and read a value that stays
+
+    def is_done(group: Group, value: Node) -> bool:
+        readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
+        consumers = list(dict.fromkeys(g for r in readers for g in grouping.groups.get(r, ())))
+        if refused.get(value) == (group, *consumers):
+            return False
+        refused[value] = group, *consumers
+        if any(not grouping.groups.get(r) or is_contraction(r) for r in readers):
+            return False
+        return _recompute(grouping, group, value, consumers)
+
+    while any(is_done(g, v) for g in grouping.all_groups for v in g.outputs):
         pass
 
 
-def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
+def _recompute(grouping: Grouping, group: Group, value: Node, consumers: Sequence[Group]) -> bool:
     """Tries to recompute `value`, a result of `group`, in all groups that read it, so that `group`
     need not write it. Returns True if it did."""
     chain = _made_of(grouping, group, value)
-    readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
-    if not chain or any(not grouping.groups.get(r) or is_contraction(r) for r in readers):
+    if not chain:
         return False
-    consumers = list(dict.fromkeys(g for r in readers for g in grouping.groups[r]))
     producer = grouping.regroup(chain)
     if isinstance(producer, Why) or not _reads_less(producer, value, consumers):
         return False
@@ -75,7 +85,7 @@ def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
 
     Empty if they are not, if the block returns the value, or if no member reads it.
     """
-    if value in grouping.needed or not any(value in group.reach(n) for n in group.members):
+    if value in grouping.needed or value not in group.read_inside:
         return []
     found = [value]
     for node in found:

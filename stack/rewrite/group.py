@@ -135,6 +135,11 @@ class Group:
         return found
 
     @cached_property
+    def read_inside(self) -> frozenset[Node]:
+        """Members that other members read."""
+        return frozenset(n for node in self.members for n in self.reach(node))
+
+    @cached_property
     def after_reduction(self) -> frozenset[Node]:
         """Members that depend on a reduction of the group."""
         found: set[Node] = set()

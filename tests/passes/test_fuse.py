@@ -6,7 +6,10 @@ import pytest
 from rule_cases import func
 
 from stack.ir import Builder, Func, Node, param, parse, tensor
+from stack.passes import fuse
 from stack.rewrite import Pipeline
+from stack.rewrite.fusion import Grouping
+from stack.rewrite.group import Group
 from stack.rewrite.pipeline import Record
 
 X = "%x: f32[64, 128]"
@@ -439,3 +442,34 @@ def test_what_the_backend_refuses_takes_no_group_with_it(op: str) -> None:
     assert bare(record) == {op}
     assert len(held) == 2 and "mul" in held[0] and {"add", "tanh"} <= held[1]
     assert len(groups(run(source, "{refuse=[log]}"))) == 1
+
+
+COLUMNS = """%s{i} = reduce(%x{i}) {{axes=[0], kind="sum"}} : f32[128]
+%mb{i} = broadcast(%s{i}) {{axes=[1]}} : f32[64, 128]
+%d{i} = sub(%x{i}, %mb{i}) : f32[64, 128]
+%q{i} = mul(%d{i}, %d{i}) : f32[64, 128]
+%v{i} = reduce(%q{i}) {{axes=[0], kind="sum"}} : f32[128]
+%vb{i} = broadcast(%v{i}) {{axes=[1]}} : f32[64, 128]
+%x{j} = mul(%d{i}, %vb{i}) : f32[64, 128]"""
+
+
+def asked(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Returns how often the pass asks what computes a value, for so many norms over columns."""
+    calls: list[Node] = []
+
+    def counted(grouping: Grouping, group: Group, value: Node) -> list[Node]:
+        calls.append(value)
+        return made_of(grouping, group, value)
+
+    made_of = fuse._made_of
+    with monkeypatch.context() as patched:
+        patched.setattr(fuse, "_made_of", counted)
+        body = "\n".join(COLUMNS.format(i=i, j=i + 1) for i in range(layers))
+        made = Pipeline("fuse").run(func("%x0: f32[64, 128]", body)).func
+    groups = [n for n in made.nodes if n.op == "fusion"]
+    assert sum(m.op == "sub" for g in groups for m in g.blocks[0].nodes) > layers
+    return len(calls)
+
+
+def test_values_that_stay_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(16, monkeypatch) < 3 * asked(8, monkeypatch)

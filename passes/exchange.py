@@ -19,12 +19,13 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
-from stack.ir.forms import converted
+from stack.ir.forms import converted, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread
 from stack.ir.types import F32
 from stack.passes.rules.dot_layout import dot_axes
+from stack.passes.rules.transposes import transposed
 from stack.rewrite.check import FINITE, WIDER
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.group import estimate
@@ -72,7 +73,10 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
             elif estimate(b[0].tensor.size) >= estimate(product.tensor.size):
                 near = Why("it would read no less", product)
             else:
-                return _rows(node, b, *found, [m for m in iter_vars if m is not along])
+                made = _rows(node, b, found, [m for m in iter_vars if m is not along])
+                if made is not None:
+                    return made
+                near = Why("an axis of the result is only a part of one, or has no known size", b[0])
     return near
 
 
@@ -203,22 +207,32 @@ def _at(place: Index, known: Mapping[str, Dim]) -> Index:
 # ---- replacements of a sum
 
 
-def _rows(node: Node, b: Entry, other: Node, place: Index, kept: Sequence[Dim]) -> Node:
-    """Builds sum over n of B_mn O_mn with the axes of `node`, which it replaces; O is the matmul
-    `other`. The sum is accumulated in f32 or wider."""
+def _rows(node: Node, b: Entry, other: Entry, kept: Sequence[Dim]) -> Node | None:
+    """Builds sum over n of B_mn O_mn with the axes of `node`, which it replaces; O is the matmul of
+    entry `other`. The sum is accumulated in f32 or wider. None if an axis of `node` is not an axis
+    of B, or has no known size."""
     wide = node.dtype if node.dtype.bits >= 32 else F32
-    order = tuple(place.index(d) for d in b[1])
-    turned = other if order == tuple(range(len(order))) else make(
-        "transpose", (other,), {"perm": order}
-    )  # fmt: skip
-    factors = [converted(x, wide) for x in (b[0], turned)]
-    summed = tuple(i for i, d in enumerate(b[1]) if d not in kept)
+    left, right = _without_units(b), _without_units(other)
+    kept = [d for d in kept if isinstance(d, Expr)]
+    if left is None or right is None or not {*kept} <= {*left[1]}:
+        return None
+    order = tuple(right[1].index(d) for d in left[1])
+    factors = [converted(x, wide) for x in (left[0], transposed(right[0], order))]
+    summed = tuple(i for i, d in enumerate(left[1]) if d not in kept)
     total = make("reduce", (make("mul", factors),), {"kind": "sum", "axes": summed})
-    left = [d for d in b[1] if d in kept]
-    perm = tuple(left.index(d) for d in kept)
-    if perm != tuple(range(len(perm))):
-        total = make("transpose", (total,), {"perm": perm})
-    return converted(total, node.dtype)
+    rest = [d for d in left[1] if d in kept]
+    total = transposed(total, tuple(rest.index(d) for d in kept))
+    return converted(reshaped(total, node.shape), node.dtype)
+
+
+def _without_units(entry: Entry) -> Entry | None:
+    """Returns an entry without its axes of one element; None if it is read at one position of
+    a longer axis."""
+    value, index = entry
+    axes = [i for i, d in enumerate(index) if isinstance(d, Expr)]
+    if any(value.shape[i] != 1 for i in range(len(index)) if i not in axes):
+        return None
+    return reshaped(value, [value.shape[i] for i in axes]), tuple(index[i] for i in axes)
 
 
 def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:

@@ -46,6 +46,28 @@ EXCHANGED = {
         + BOTH,
     ),
 }
+EXCHANGED["axes of one element"] = (
+    "%p: f32[3, 1, 5, 7], %b: f32[3, 5, 1, 4], %c: f32[3, 7, 4]",
+    "%q = reshape(%p) : f32[3, 5, 7]\n"
+    "%d = reshape(%b) : f32[3, 5, 4]\n"
+    '%o = dot(%q, %c) {rule="a m k, a k n -> a m n"} : f32[3, 5, 4]\n'
+    '%t = dot(%d, %c) {rule="a m n, a k n -> a m k"} : f32[3, 5, 7]\n'
+    "%w = reshape(%t) : f32[3, 1, 5, 7]\n"
+    "%u = mul(%p, %w) : f32[3, 1, 5, 7]\n"
+    '%s = reduce(%u) {axes=[3], kind="sum"} : f32[3, 1, 5]\n'
+    '%l = reduce(%o) {axes=[2], kind="sum"} : f32[3, 5]\n'
+    "%r = reshape(%l) : f32[3, 1, 5]\n"
+    "%z = add(%s, %r) : f32[3, 1, 5]",
+    "%q = reshape(%p) : f32[3, 5, 7]\n"
+    '%o = dot(%q, %c) {rule="a m k, a k n -> a m n"} : f32[3, 5, 4]\n'
+    "%d = reshape(%b) : f32[3, 5, 4]\n"
+    "%v = mul(%d, %o) : f32[3, 5, 4]\n"
+    '%s = reduce(%v) {axes=[2], kind="sum"} : f32[3, 5]\n'
+    "%w = reshape(%s) : f32[3, 1, 5]\n"
+    '%l = reduce(%o) {axes=[2], kind="sum"} : f32[3, 5]\n'
+    "%r = reshape(%l) : f32[3, 1, 5]\n"
+    "%z = add(%w, %r) : f32[3, 1, 5]",
+)
 # two heads of queries for each head of keys, which lie in one line
 SHARED = (
     "%k = reshape(%c) : f32[7, 2, 4]\n"

@@ -244,7 +244,9 @@ class _Axes:
         for dims in (*self.named, *self.dims.values()):
             axes = [self._axis(d) for d in dims]
             # an axis that occurs twice in one value, as the rows of x x^T, stays as it is
-            kept.update(sides[d] for d, axis in zip(dims, axes, strict=True) if axes.count(axis) > 1)
+            kept.update(
+                sides[d] for d, axis in zip(dims, axes, strict=True) if axes.count(axis) > 1
+            )
         for node in self.dims:
             axes = self._of(node)
             for axis, left, right in zip(axes, [-1, *axes], [*axes[1:], -1], strict=False):

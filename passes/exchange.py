@@ -76,7 +76,7 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
                 made = _rows(node, b, found, [m for m in iter_vars if m is not along])
                 if made is not None:
                     return made
-                near = Why("an axis of the result is only a part of one, or has no known size", b[0])
+                near = Why("an axis of its result is a part of one, or has no known size", b[0])
     return near
 
 

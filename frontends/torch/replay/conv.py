@@ -135,9 +135,9 @@ def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Ten
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Copies to the layout that kernels for groups on tensor cores read."""
-    three = torch.channels_last_3d
-    return x.contiguous(memory_format=three if x.dim() == 5 else torch.channels_last)
+    """Copies images and volumes to the layout that kernels for groups on tensor cores read."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.contiguous(memory_format=formats[x.dim()]) if x.dim() in formats else x
 
 
 def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:

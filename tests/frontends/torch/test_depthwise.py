@@ -81,3 +81,20 @@ def test_what_is_no_kernel_of_ours_is_counted() -> None:
         many = stack.compile(nn.Sequential(nn.ConvTranspose2d(16, 32, 4, 2, 1), nn.ReLU()), x)
     assert single.run.coverage["library"] == 1
     assert many.run.coverage["library"] == 0
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_the_layout_of_kernels_for_groups(rank: int) -> None:
+    """Images and volumes are copied with their channels last; rows have no such layout."""
+    from stack.frontends.torch.replay import conv
+
+    x = torch.randn(2, 3, *range(4, 2 + rank))
+    turned = conv._channels_last(x)
+    torch.testing.assert_close(turned, x)
+    assert (turned.movedim(1, -1) if rank > 3 else turned).is_contiguous()
+
+
+@pytest.mark.gpu
+def test_gradients_of_rows_on_a_gpu() -> None:
+    x = torch.randn(2, 16, 40, device="cuda", dtype=torch.bfloat16)
+    check(nn.Conv1d(16, 16, 9, padding=4, groups=16).to(x), x, 3)

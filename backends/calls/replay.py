@@ -40,7 +40,10 @@ SETS = 32  # sets of addresses that are remembered
 # more, 1 / SHARE of its memory (a training step keeps what its backward pass reads)
 KEEP = 1 << 28
 SHARE = 16
-COPIED = 1 << 22  # bytes of an input up to which a copy costs less than separate launches
+# bytes of an input whose copy takes about as long as the launch of one step, and the most steps
+# that count: a longer copy keeps the device busy for longer than a graph saves
+COPIED = 1 << 22
+MOST_STEPS = 16
 
 
 _address = Tensor.data_ptr
@@ -98,6 +101,8 @@ class Replays:
         self.at: list[int] = []  # addresses of the inputs of the last call
         self.key: tuple[int, ...] = ()  # addresses of the inputs that are not copied
         self.places: dict[int, Tensor] = {}  # buffers of inputs that moved, by input number
+        # bytes of an input up to which a copy costs less than separate launches
+        self.copied = COPIED * min(len(program.steps), MOST_STEPS)
         size = sum(v.bytes for v in program.results)
         # number of sets of addresses that memory allows
         self.turns = _budget(self.device.where) // ((TURNS + 1) * max(size, 1))
@@ -168,7 +173,7 @@ class Replays:
         """
         moved = [i for i, (now, then) in enumerate(zip(at, self.at)) if now != then]
         sizes = [value.bytes for value in self.program.inputs]
-        fresh = [i for i in moved if i not in self.places and sizes[i] <= COPIED]
+        fresh = [i for i in moved if i not in self.places and sizes[i] <= self.copied]
         with torch.inference_mode(False):  # else they were writable in inference mode only
             self.places |= {i: torch.empty_like(array(i)) for i in fresh}
         if fresh:

@@ -162,6 +162,22 @@ def test_addresses_of_large_inputs_that_never_repeat_are_forgotten(
     assert len(runner.known) == replay.SETS
 
 
+def test_the_more_steps_the_larger_an_input_that_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "COPIED", 128)
+    runner = FakeReplays(program())  # two steps; its input has 256 bytes
+    for x in [torch.randn(64) for _ in range(8)]:
+        e, _ = runner.run([x])
+        torch.testing.assert_close(e, x.exp())
+    assert list(runner.places) == [0] and runner.captures == replay.TURNS
+    monkeypatch.setattr(replay, "MOST_STEPS", 1)
+    runner = FakeReplays(program())
+    for x in [torch.randn(64) for _ in range(8)]:
+        runner.run([x])
+    assert not runner.places and not runner.captures
+
+
 def test_large_results_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "KEEP", 256)
     assert Replays(program()).turns == 0

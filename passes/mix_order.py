@@ -19,7 +19,7 @@ from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, 
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
-from stack.passes.policies.mix_order import space_of
+from stack.passes.policies.mix_order import MixOrderSpace, space_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
@@ -39,13 +39,12 @@ class MixOrder(BlockPass):
     min_programs: int = 48
 
     def change(self, block: Block, log: Log) -> Block:
-        while True:
-            fused = self._step(block, log)
-            if fused is None:
-                return block
+        spaces: Spaces = {}  # each step asks the other pairs again; equal layers have equal ones
+        while (fused := self._step(block, log, spaces)) is not None:
             block = fused
+        return block
 
-    def _step(self, block: Block, log: Log) -> Block | None:
+    def _step(self, block: Block, log: Log, spaces: Spaces) -> Block | None:
         """Returns the block with the first suitable pair of row groups joined, or with each
         recomputing the values between them. None if there is no such pair."""
         groups = [n for n in block.nodes if is_fusion(n) and n.attrs["kind"] == "reduction"]
@@ -55,7 +54,10 @@ class MixOrder(BlockPass):
                 if not _shares_lines(first, second) or _is_apart(first, second, users):
                     continue
                 pair = _Pair(first, second, users, block)
-                space = space_of(pair.body, log.gpu)
+                key = pair.body.params, pair.body.results
+                if key not in spaces:
+                    spaces[key] = space_of(pair.body, log.gpu)
+                space = spaces[key]
                 fits = space is not None and space.programs >= self.min_programs
                 if len(pair.args) > self.max_inputs or not (fits or pair.is_between(log.gpu)):
                     continue
@@ -74,6 +76,7 @@ class MixOrder(BlockPass):
 
 
 Users = dict[Node, list[Node]]
+Spaces = dict[object, MixOrderSpace | None]  # of pairs, by parameters and results
 
 
 def _users(block: Block) -> Users:

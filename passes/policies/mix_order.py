@@ -168,14 +168,12 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> MixOrd
     """Returns the loop space over the axes of node `root`; None if the group's reductions and
     results do not fit in it.
     """
-    found = domain(body, root)
+    wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
+    axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
+    found = domain(body, root) if len(axes) == 1 and static(root.shape[-1]) > 1 else None
     if found is None:
         return None
     _, iter_vars, index_maps = found
-    wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
-    axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
-    if len(axes) != 1 or static(root.shape[-1]) < 2:
-        return None
     streamed = int(axes[0])
     across = [
         n for n in wide_ones if _runs_across(n, index_maps.get(n.args[0]), iter_vars, streamed)

@@ -12,7 +12,8 @@ computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder
@@ -32,7 +33,10 @@ from stack.passes.streaming.transposed_operands import transpose_operands, trans
 from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import Scope, Simple, replace, rewrite
-from stack.rewrite.log import Log
+from stack.rewrite.log import Lines, Log
+
+# streams with the block after each; or none, why one cannot be built, and its source lines
+Apart = tuple[list[tuple[Candidate, Block]], str, Lines | None]
 
 
 @dataclass(frozen=True)
@@ -126,33 +130,18 @@ class Stream(BlockPass, needs=("reduce", "argreduce", "dot", "gather", "concat",
         stream recomputes these dots. Returns the block, or None if one of them cannot be built."""
         name, source = graph.name(sink), graph.lines([sink])
         dots, last = self._closed(graph, sink)
-        if dots and not last:
-            log.note(f"{name}: {_names(graph, dots)} end in ops no stream computes", source)
-        found: list[tuple[Candidate, Block]] = []
-        block = graph.block
-        while last:
-            graph = Graph(block, graph.probes)
-            left = [n for n in last if n in graph.place]
-            if not left:
-                break
-            try:
-                candidate = Candidate(self, log, graph, left[-1], set(), dots, left)
-                built = candidate.build()
-            except Refusal as refusal:
-                text = f"{name}: {graph.name(left[-1])} does not stream alone: {refusal}"
-                log.note(text, graph.lines([left[-1]]))
-                return None
-            if built is None:
-                text = f"{name}: {graph.name(left[-1])} takes {_names(graph, dots)} from memory"
-                log.note(text, graph.lines([left[-1]]))
-                return None
-            block = replace(block, built)
-            found.append((candidate, block))
-        if not found:
+        if not last:
+            if dots:
+                log.note(f"{name}: {_names(graph, dots)} end in ops no stream computes", source)
             return None
-        if not self._pays(dots, len(found), self._balance(log)):
-            text = f"{name}: to compute dots in {len(found)} streams costs more than memory"
-            log.note(text, source)
+        key = dots, *last
+        if key not in graph.apart:  # the same for each reduction that ends these dots
+            graph.apart[key] = self._apart(graph, dots, last, log)
+        found, why, lines = graph.apart[key]
+        if not why and not self._pays(dots, len(found), self._balance(log)):
+            why = f"to compute dots in {len(found)} streams costs more than memory"
+        if why:
+            log.note(f"{name}: {why}", source if lines is None else lines)
             return None
         made: Block | None = None
         for candidate, after in found:
@@ -160,6 +149,27 @@ class Stream(BlockPass, needs=("reduce", "argreduce", "dot", "gather", "concat",
                 log.note(candidate.text(), candidate.lines)
                 made = after
         return made
+
+    def _apart(self, graph: Graph, dots: frozenset[Node], last: Sequence[Node], log: Log) -> Apart:
+        """Builds one stream after another for the reductions `last`, in which dots end. Returns the
+        streams; and why one of them cannot be built, with its lines."""
+        found: list[tuple[Candidate, Block]] = []
+        block = graph.block
+        while True:
+            graph = Graph(block, graph.probes)
+            left = [n for n in last if n in graph.place]
+            if not left:
+                return found, "", None
+            end, lines = graph.name(left[-1]), graph.lines([left[-1]])
+            try:
+                candidate = Candidate(self, log, graph, left[-1], set(), dots, left)
+                built = candidate.build()
+            except Refusal as refusal:
+                return [], f"{end} does not stream alone: {refusal}", lines
+            if built is None:
+                return [], f"{end} takes {_names(graph, dots)} from memory", lines
+            block = replace(block, built)
+            found.append((candidate, block))
 
     def _balance(self, log: Log) -> float:
         if self.balance is None:
@@ -196,15 +206,15 @@ def _names(graph: Graph, nodes: Iterable[Node]) -> str:
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
     """Returns the dots that a stream which ends in the reduction `sink` could compute tile by tile;
     empty if there is no such stream."""
-    found = reduced_value(sink)
-    if found is None:
-        return frozenset()
-    region = Region(graph, found[0], frozenset(), frozenset())
-    try:
-        region.add(sink)
-    except Refusal:
-        return frozenset()
-    return frozenset(region.dots)
+    if sink not in graph.dots:
+        graph.dots[sink] = frozenset()
+        found = reduced_value(sink)
+        with suppress(Refusal):
+            if found is not None:
+                region = Region(graph, found[0], frozenset(), frozenset())
+                region.add(sink)
+                graph.dots[sink] = frozenset(region.dots)
+    return graph.dots[sink]
 
 
 def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:

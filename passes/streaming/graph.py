@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from stack.ir import ops
 from stack.ir.axes import Axis
@@ -86,6 +87,8 @@ class Graph:
         for node in self.nodes:
             for arg in dict.fromkeys(node.args):
                 self.users.setdefault(arg, []).append(node)
+        self.dots: dict[Node, frozenset[Node]] = {}  # by reduction: see `stream.dots_of`
+        self.apart: dict[object, Any] = {}  # streams by dots and reductions: see `Stream._apart`
         self._generated: dict[Node, bool] = {}
         self._operands: dict[TermValue, Operands] = {}
         self._along: dict[Dim, dict[Node, int]] = {}

@@ -16,7 +16,7 @@ from stack.passes.tile import check_code, note_width
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.log import Lines, Log
+from stack.rewrite.log import Log
 from stack.target import Gpu
 
 
@@ -45,8 +45,9 @@ class Blocks(BlockPass):
             if not (is_bare(node) or is_own or is_stream(node)):
                 continue
             lines = block.locs.get(node, ())
+            group = alone(node, lines) if is_bare(node) else node
             try:
-                kernel = self._checked(self._kernel(node, lines, log.gpu))
+                kernel = self._kernel(group, log.gpu)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 parts = smaller(node, log.target, True) if node.blocks else None
@@ -58,21 +59,19 @@ class Blocks(BlockPass):
                 continue
             shown = f"%{block.names.get(node, node.op)}"
             if log.spend("blocks", lines, shown):
-                note_width(alone(node) if is_bare(node) else node, log)
+                note_width(group, log)
                 changed[node] = kernel
         return replace(block, changed)
 
-    def _checked(self, kernel: Node) -> Node:
-        """Returns `kernel` unchanged after a check of the types in which its matmuls accumulate.
+    def _kernel(self, group: Node, gpu: Gpu) -> Node:
+        """Lowers a group to its kernel.
 
-        Raises CannotTile if a matmul accumulates in a type that is not in the option `dots`.
+        Raises CannotTile if it has none, or if a matmul accumulates in a type that is not in the
+        option `dots`.
         """
+        check_code(group, self.refuse)
+        kernel = with_lines(lowering_of(group, gpu).kernel())
         for _, node in walk(kernel.blocks[0]):
             if is_contraction(node) and self.dots and str(node.dtype) not in self.dots:
                 raise CannotTile(f"no tile product of {node.args[0].dtype} in {node.dtype}")
         return kernel
-
-    def _kernel(self, node: Node, lines: Lines, gpu: Gpu) -> Node:
-        group = alone(node, lines) if is_bare(node) else node
-        check_code(group, self.refuse)
-        return with_lines(lowering_of(group, gpu).kernel())

@@ -16,6 +16,7 @@ from stack.run.cache import Cache, cache_folder
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
+from ..device.worker_pool import Work
 from ..runtime.control import is_replayed
 from ..runtime.names import argument_names, function_name, in_full, origin
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
@@ -53,7 +54,7 @@ class Compiler:
             self.sources[node] = print_kernel(node, ENTRY)
         return self.sources[node]
 
-    def build_all(self) -> None:
+    def build_all(self, meanwhile: Work = None) -> None:
         """Build the machine code of every kernel of the function, several concurrently.
 
         Raises KernelRefused with all kernels that cannot be compiled.
@@ -65,9 +66,8 @@ class Compiler:
                 texts[node] = self.source(node).text
             except Unprintable as why:
                 refused[node] = str(why)
-        left = set(texts.values()) - self.binaries.keys()
-        in_order = sorted(left, key=len, reverse=True)  # the longest first
-        made = nvrtc.compile_all(in_order, ENTRY, self.target, self.store)
+        left = [text for text in dict.fromkeys(texts.values()) if text not in self.binaries]
+        made = nvrtc.compile_all(left, ENTRY, self.target, self.store, meanwhile)
         self.binaries |= {t: found for t, found in made.items() if not isinstance(found, str)}
         whys = {text: found for text, found in made.items() if isinstance(found, str)}
         refused |= {n: whys[text] for n, text in texts.items() if text in whys}
@@ -150,7 +150,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
     device = torch.device(options.get("device") or "cuda")
     compiler = Compiler(func, device_target(device), _store(options))
-    compiler.build_all()
+    compiler.build_all(options.get("meanwhile"))
     launches: dict[Source, LoadedKernel] = {}  # equal code may be launched with different grids
 
     def load(node: Node) -> LoadedKernel:

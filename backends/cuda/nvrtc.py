@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from typing import Any
 
 from stack.errors import StackError, UsageError
 from stack.releases import install_hint
 from stack.run.cache import Cache
 
-from ..device.worker_pool import Reply, WorkerPool, worker_pool_for
+from ..device.worker_pool import Reply, Work, WorkerPool, worker_pool_for
 
 # the target with warpgroup instructions; machine code runs on no other GPU anyway
 SPECIFIC = {"sm_90": "sm_90a"}
@@ -65,7 +64,7 @@ def version() -> str:
     from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
     status, major, minor = nvrtc.nvrtcVersion()
-    return f"nvrtc {major}.{minor}" if int(status) == 0 else "nvrtc"
+    return f"nvrtc {major}.{minor}, {STANDARD}" if int(status) == 0 else "nvrtc"
 
 
 def check_target(target: str) -> str:
@@ -92,7 +91,7 @@ def answer(asked: Reply) -> Reply:
     """
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportAttributeAccessIssue]
 
-    log = _Log()
+    log = StringIO()
     options = ProgramOptions(
         arch=_specific(asked["target"]),
         std=STANDARD,
@@ -105,7 +104,7 @@ def answer(asked: Reply) -> Reply:
         log_lines = str(error).splitlines()[:LOG_LINES]
         shown = "\n".join([*log_lines, _numbered(asked["text"])])
         return {"error": f"NVRTC refused a kernel for {asked['target']}: {shown}"}
-    return {"cubin": b64encode(bytes(code)).decode(), **_usage(log.text)}
+    return {"cubin": b64encode(bytes(code)).decode(), **_usage(log.getvalue())}
 
 
 def worker_pool() -> WorkerPool:
@@ -114,18 +113,13 @@ def worker_pool() -> WorkerPool:
 
 
 def compile_all(
-    texts: Sequence[str], name: str, target: str, store: Cache | None = None
+    texts: Sequence[str], name: str, target: str, store: Cache | None = None, meanwhile: Work = None
 ) -> dict[str, Binary | str]:
     """Returns the machine code, or an error text, of several kernels, by source text."""
     check_target(target)
-    replies = {text: _stored(store, _key(text, target)) for text in texts}
-    left = [text for text, reply in replies.items() if reply is None]
-    asked = [{"text": text, "target": target} for text in left]
-    for text, reply in zip(left, worker_pool().compile(asked), strict=True):
-        replies[text] = reply
-        if store is not None and "error" not in reply:
-            store.put(_key(text, target), json.dumps(reply).encode())
-    return {text: _binary(reply or {}, name, target) for text, reply in replies.items()}
+    asked = [{"text": text, "target": target} for text in texts]
+    replies = worker_pool().compile(asked, store, meanwhile)
+    return {t: _binary(reply, name, target) for t, reply in zip(texts, replies, strict=True)}
 
 
 def compile_cubin(text: str, name: str, target: str, store: Cache | None = None) -> Binary:
@@ -141,17 +135,6 @@ def _binary(reply: Reply, name: str, target: str) -> Binary | str:
         return str(reply["error"])
     used = {k: int(reply[k]) for k in USAGE}
     return Binary(name, target, b64decode(reply["cubin"]), **used)
-
-
-def _key(text: str, target: str) -> str:
-    return hashlib.sha256(
-        f"{version()}\n{STANDARD}\n{_specific(target)}\n{text}".encode()
-    ).hexdigest()
-
-
-def _stored(store: Cache | None, key: str) -> Reply | None:
-    held = store.get(key) if store is not None else None
-    return None if held is None else json.loads(held)
 
 
 def cubin_with_lines(text: str, target: str) -> bytes:
@@ -182,17 +165,6 @@ def compile_ptx(text: str, target: str) -> str:
     check(nvrtc.nvrtcGetPTX(program, found))
     check(nvrtc.nvrtcDestroyProgram(program))
     return found.decode().rstrip("\0")
-
-
-class _Log:
-    """Collects the compiler's output."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
 
 
 def _numbered(text: str) -> str:

@@ -2,8 +2,8 @@
 
 Forking this small process takes milliseconds; forking the process that uses the GPU is not safe. A
 kernel that crashes its compiler, hangs it or uses up its memory ends only that fork. Requests
-arrive as lines of JSON on stdin. Replies are written to stdout, in any order. End of stdin stops
-the server.
+arrive as lines of JSON on stdin. Replies are written to stdout in any order: lines of the number of
+a request and JSON. End of stdin stops the server.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import selectors
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, BinaryIO
 
 LONGEST = 120.0  # seconds for one kernel
 MOST_BYTES = 8 << 30  # of memory for one kernel
@@ -44,13 +43,13 @@ class Fork:
 class CompileServer:
     """Reads requests, forks a process for each, and writes the replies."""
 
-    def __init__(self, answer: Answer, requests: int, replies: int) -> None:
+    def __init__(self, answer: Answer, requests: int, replies: BinaryIO) -> None:
         self.answer = answer
         self.requests, self.replies = requests, replies
         self.selector = selectors.DefaultSelector()
         self.selector.register(requests, selectors.EVENT_READ)
         self.text = b""
-        self.waiting: deque[dict[str, Any]] = deque()
+        self.waiting: list[bytes] = []
         self.worker_pool: dict[int, Fork] = {}
         self.most = os.cpu_count() or 1
 
@@ -58,7 +57,9 @@ class CompileServer:
         """Serve until stdin is closed."""
         while True:
             while self.waiting and len(self.worker_pool) < self.most:
-                self._fork(self.waiting.popleft())
+                longest = max(self.waiting, key=len)  # it takes longest to compile
+                self.waiting.remove(longest)
+                self._fork(json.loads(longest))
             for key, _ in self.selector.select(1):
                 data = os.read(key.fd, CHUNK)
                 if key.fd == self.requests:
@@ -77,7 +78,7 @@ class CompileServer:
 
     def _ask(self, data: bytes) -> None:
         *lines, self.text = (self.text + data).split(b"\n")
-        self.waiting.extend(json.loads(line) for line in lines)
+        self.waiting.extend(lines)
 
     def _fork(self, request: dict[str, Any]) -> None:
         ours, theirs = os.pipe()
@@ -87,7 +88,7 @@ class CompileServer:
             os.close(self.requests)
             _limit_memory(int(request.get("bytes", MOST_BYTES)))
             with os.fdopen(theirs, "w") as pipe:
-                json.dump(self.answer(request), pipe, default=vars)
+                json.dump(self.answer(request), pipe)
             os._exit(0)
         os.close(theirs)
         end = time.monotonic() + float(request.get("seconds", LONGEST))
@@ -98,16 +99,11 @@ class CompileServer:
         fork = self.worker_pool.pop(pipe)
         self.selector.unregister(pipe)
         os.close(pipe)
-        _, status = os.waitpid(fork.pid, 0)
-        try:
-            reply = json.loads(fork.reply)
-        except ValueError:
-            reply = {"error": _why(fork, os.waitstatus_to_exitcode(status)), "fatal": True}
-        self._write(json.dumps({**reply, "number": fork.number}).encode() + b"\n")
-
-    def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self.replies, data) :]
+        code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+        if code or not fork.reply:
+            fork.reply[:] = json.dumps({"error": _why(fork, code), "fatal": True}).encode()
+        self.replies.write(b"%d %b\n" % (fork.number, fork.reply))
+        self.replies.flush()
 
     def _stop(self) -> None:
         for fork in self.worker_pool.values():
@@ -138,7 +134,7 @@ def _limit_memory(most: int) -> None:
 
 def main() -> None:
     """Serve on stdin and stdout; redirect the output of compilers to stderr."""
-    replies = os.dup(1)
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     service = import_module(sys.argv[1])
     service.load()

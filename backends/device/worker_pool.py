@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import stack
 from stack.errors import StackError
+from stack.run.cache import Cache
 
 TRIES = 2  # attempts: a compile server that dies is restarted once
+PIPE = 1 << 20  # bytes of requests and of replies that may wait to be read
 Request = dict[str, Any]
 Reply = dict[str, Any]
+Work = Callable[[], object] | None
 
 
 class Client:
-    """A compile server and the pipes to it.
+    """A compile server, the pipes to it, and the thread that reads its replies.
 
     Args:
         service: the module that compiles; it has `load()`, and `answer(request)` for each kernel.
@@ -39,8 +47,13 @@ class Client:
             [sys.executable, "-m", "stack.backends.device.compile_server", service],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            pipesize=PIPE,
             env={**os.environ, **pages, "PYTHONPATH": path},
         )
+        self.numbers = count()
+        self.waiting: dict[int, Future[Reply]] = {}
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -48,37 +61,31 @@ class Client:
         if self.owner == os.getpid():
             self.process.kill()
             self.process.wait()
+            self.reader.join()
 
     @property
     def is_ours(self) -> bool:
         """True if this process started the server and it is still running."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, requests: list[Request]) -> list[Reply]:
-        """Replies in the order of the requests. Raises StackError if the server dies."""
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
+    def send(self, request: Request) -> Future[Reply]:
+        """Sends a request. The reply raises StackError if the server dies before it."""
+        number, reply = next(self.numbers), Future[Reply]()
+        self.waiting[number] = reply
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({**request, "number": number}).encode() + b"\n")
+        self.process.stdin.flush()
+        return reply
 
-        def write() -> None:
-            try:
-                for number, request in enumerate(requests):
-                    stdin.write(json.dumps({**request, "number": number}).encode() + b"\n")
-                stdin.flush()
-            except OSError:
-                pass  # the reader of the replies reports that the server is gone
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        found: dict[int, Reply] = {}
-        while len(found) < len(requests):
-            line = stdout.readline()
-            if not line:
-                raise StackError("the compile server ended")
-            reply = json.loads(line)
-            found[reply["number"]] = reply
-        writer.join()
-        return [found[i] for i in range(len(requests))]
+    def _read(self) -> None:
+        """Reads replies until the server ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            number, _, text = line.partition(b" ")
+            self.waiting.pop(int(number)).set_result(json.loads(text))
+        while self.waiting:
+            _, reply = self.waiting.popitem()
+            reply.set_exception(StackError("the compile server ended"))
 
 
 class WorkerPool:
@@ -92,6 +99,7 @@ class WorkerPool:
         self.service = service
         self.lock = threading.Lock()
         self.client: Client | None = None
+        self.sent: dict[str, Future[Reply]] = {}
         self.fatal: dict[str, Reply] = {}
 
     def warm(self) -> None:
@@ -99,30 +107,56 @@ class WorkerPool:
         with self.lock:
             self._running()
 
-    def compile(self, requests: list[Request]) -> list[Reply]:
-        """Returns a reply to each request; a failed one has `error`."""
-        keys = [json.dumps(r, sort_keys=True) for r in requests]
-        left = [i for i, key in enumerate(keys) if key not in self.fatal]
-        replies = [self.fatal.get(key, {}) for key in keys]
-        for i, reply in zip(left, self._ask([requests[i] for i in left]), strict=True):
-            replies[i] = reply
-            if reply.get("fatal"):
-                self.fatal[keys[i]] = reply
-        return replies
+    def compile(
+        self, requests: Sequence[Request], store: Cache | None = None, meanwhile: Work = None
+    ) -> list[Reply]:
+        """Returns a reply to each request, from `store` or compiled; a failed one has `error`.
 
-    def _ask(self, requests: list[Request]) -> list[Reply]:
-        if not requests:
-            return []
+        Calls `meanwhile` before it waits.
+        """
+        keys = [self._key(request) for request in requests]
+        found = {key: self._known(key, store) for key in keys}
+        left = {k: request for k, request in zip(keys, requests) if found[k] is None}
+        for key, request in left.items():
+            with suppress(OSError):  # `_reply` sends it again
+                self._sent(key, request)
+        if left and meanwhile is not None:
+            meanwhile()
+        for key, request in left.items():
+            found[key] = reply = self._reply(key, request)
+            if store is not None and "error" not in reply:
+                store.put(key, json.dumps(reply).encode())
+        return [found[key] or {} for key in keys]
+
+    def _key(self, request: Request) -> str:
+        told = [import_module(self.service).version(), request]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def _known(self, key: str, store: Cache | None) -> Reply | None:
+        held = store.get(key) if store is not None else None
+        return self.fatal.get(key) if held is None else json.loads(held)
+
+    def _reply(self, key: str, request: Request) -> Reply:
         why = ""
         for _ in range(TRIES):
             try:
-                with self.lock:
-                    return self._running().ask(requests)
+                reply = self._sent(key, request).result()
             except (StackError, OSError) as error:
                 why = str(error)
+            else:
+                if reply.get("fatal"):
+                    self.fatal[key] = reply
+                return reply
+            finally:
+                self.sent.pop(key, None)
         warnings.warn(f"kernels are compiled one after another: {why}", stacklevel=4)
-        answer = import_module(self.service).answer
-        return [answer(request) for request in requests]
+        return import_module(self.service).answer(request)
+
+    def _sent(self, key: str, request: Request) -> Future[Reply]:
+        with self.lock:
+            if key not in self.sent:
+                self.sent[key] = self._running().send(request)
+            return self.sent[key]
 
     def _running(self) -> Client:
         if self.client is None or not self.client.is_ours:

@@ -8,7 +8,6 @@ import linecache
 import os
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from stack.errors import StackError, UsageError
 from stack.ir.types import STORAGE_TYPES
-from stack.run.cache import Cache
 
 from ..device.tools import run_tool
 from ..device.worker_pool import WorkerPool, worker_pool_for
@@ -150,7 +148,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "stages": {name: str(made.asm[name]) for name in STAGES},
         "cubin": b64encode(bytes(made.asm["cubin"])).decode(),
-        "meta": made.metadata._asdict(),
+        "meta": json.loads(json.dumps(made.metadata._asdict(), default=vars)),
     }
 
 
@@ -182,40 +180,18 @@ def binary(reply: dict[str, Any], source: Source) -> Binary:
 
 def build(source: Source, target: str) -> Binary:
     """Compile for a GPU, which need not be present. Raises StackError with Triton's message."""
-    return binary(json.loads(json.dumps(answer(request(source, target)), default=vars)), source)
+    return binary(answer(request(source, target)), source)
 
 
-def build_all(
-    sources: Sequence[Source], target: str, limit: int, store: Cache | None
-) -> list[dict[str, Any]]:
-    """Replies for several kernels, from the cache or compiled concurrently."""
-    asked = [request(source, target, limit) for source in sources]
-    keys = [_key(a) for a in asked]
-    found = {k: _get(store, k) for k in keys}
-    left = [i for i, k in enumerate(keys) if found[k] is None]
-    left.sort(key=lambda i: -len(asked[i]["text"]))  # the longest first
-    for i, reply in zip(left, worker_pool().compile([asked[i] for i in left]), strict=True):
-        found[keys[i]] = reply
-        if store is not None and "error" not in reply:
-            store.put(keys[i], json.dumps(reply, default=vars).encode())
-    return [found[k] or {} for k in keys]
+def version() -> str:
+    """The version of the compiler; cached code is valid only for it."""
+    # by module name: the distribution may have another name
+    return f"{FORMAT} {import_module('triton').__version__}"
 
 
 def worker_pool() -> WorkerPool:
     """The pool that compiles kernels concurrently, with limits on the time and memory of each."""
     return worker_pool_for(__name__)
-
-
-def _key(asked: dict[str, Any]) -> str:
-    # by module name: the distribution may have another name
-    version = str(import_module("triton").__version__)
-    told = json.dumps([FORMAT, version, asked], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
-
-
-def _get(store: Cache | None, key: str) -> dict[str, Any] | None:
-    held = store.get(key) if store is not None else None
-    return None if held is None else json.loads(held)
 
 
 def usage(cubin: bytes) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from stack.ir.func import Func
-from stack.ir.node import Block, Node, unique_name, walk
+from stack.ir.node import Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
 from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel
@@ -25,6 +25,7 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
+from ..device.worker_pool import Work
 from ..runtime.control import is_replayed
 from ..runtime.device import DeviceKernel
 from ..runtime.names import OWN, argument_names, function_name, in_full, origin, place_of
@@ -47,25 +48,24 @@ class Compiler:
         self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
         self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = target
-        self.sources: dict[tuple[Block, object, object, object], Source] = {}
-        self.readable: dict[Code, tuple[str, Source]] = {}
-        self.whole: dict[Code, tuple[str, ...]] = {}  # source lines of kernels
+        self.sources: dict[Node, Source] = {}
+        self.named: dict[Code, tuple[str, Node]] = {}  # the name and the first kernel of a source
         self.binaries: dict[Code, build.Binary] = {}
         self.taken: set[str] = set()
 
     def source(self, node: Node) -> Source:
         """The printed source to compile."""
-        warps, stages, programs = (node.attrs.get(k) for k in ("warps", "stages", "programs"))
-        key = (node.blocks[0], warps, stages, programs)
-        if key not in self.sources:
-            made = self.sources[key] = print_kernel(node, ENTRY)
-            if made.code not in self.readable:
+        if node not in self.sources:
+            made = self.sources[node] = print_kernel(node, ENTRY)
+            if made.code not in self.named:
                 name = unique_name(str(node.attrs["name"]), self.taken, {})
-                arguments = self.arguments.get(node, ())
-                shown = print_kernel(node, function_name(name), True, arguments)
-                self.readable[made.code] = (name, shown)
-                self.whole[made.code] = kernel_lines(node, self.lines.get(node, ()))
-        return self.sources[key]
+                self.named[made.code] = name, node
+        return self.sources[node]
+
+    def readable(self, code: Code) -> str:
+        """The text of a kernel with the names of the first node that it was printed for."""
+        name, node = self.named[code]
+        return print_kernel(node, function_name(name), True, self.arguments.get(node, ())).text
 
     def binary(self, source: Source) -> build.Binary:
         """The machine code of a printed kernel."""
@@ -73,15 +73,17 @@ class Compiler:
             self.binaries[source.code] = build.build(source, self.target)
         return self.binaries[source.code]
 
-    def build_all(self, store: Cache | None, limit: int = build.UNLIMITED) -> None:
+    def build_all(
+        self, store: Cache | None, limit: int = build.UNLIMITED, meanwhile: Work = None
+    ) -> None:
         """Build the machine code of every kernel of the function, several concurrently.
 
         Raises KernelRefused with all kernels that cannot be compiled.
         """
         nodes = [node for _, node in walk(self.func.body) if is_kernel(node)]
-        wanted = {s.code: s for s in map(self.source, nodes) if s.code not in self.binaries}
-        left = list(wanted.values())
-        replies = build.build_all(left, self.target, limit, store)
+        left = list({source.code: source for source in map(self.source, nodes)}.values())
+        asked = [build.request(source, self.target, limit) for source in left]
+        replies = build.worker_pool().compile(asked, store, meanwhile)
         whys: dict[Code, str] = {}
         for source, reply in zip(left, replies, strict=True):
             if "error" in reply:
@@ -95,13 +97,13 @@ class Compiler:
     def describe(self, node: Node, assembled: bool = False) -> Kernel:
         """Returns the record of a kernel; `assembled` adds what the assembler reports."""
         source = self.source(node)
-        name, shown = self.readable[source.code]
+        name, _ = self.named[source.code]
         built = self.binaries.get(source.code)
         return describe_kernel(
             self.func,
             node,
             name,
-            shown.text,
+            self.readable(source.code),
             "py",
             resources={
                 **(built.resources() if built and assembled else {"warps": source.warps}),
@@ -113,7 +115,7 @@ class Compiler:
 
     def symbol(self, node: Node) -> str:
         """The kernel's symbol in profilers, named after the first node it was printed for."""
-        name, _ = self.readable[self.source(node).code]
+        name, _ = self.named[self.source(node).code]
         return symbol_of(name, kernel_lines(node, self.lines.get(node, ())))
 
     def artifacts(self) -> Artifacts:
@@ -123,7 +125,7 @@ class Compiler:
 
         def stage(make: Callable[[Source], str]) -> Callable[[], str]:
             return lambda: "".join(
-                f"# ---- {self.readable[code][0]}\n{make(source)}\n"
+                f"# ---- {self.named[code][0]}\n{make(source)}\n"
                 for code, source in kernels.items()
             )
 
@@ -131,7 +133,7 @@ class Compiler:
             return stage(lambda s: with_lines(self.binary(s).stages[name], self._origins(s)))
 
         return {
-            "triton": stage(lambda source: self.readable[source.code][1].text),
+            "triton": stage(lambda source: self.readable(source.code)),
             **{name: at(name) for name in build.STAGES},
             "sass": stage(self._disassembled),
         }
@@ -141,14 +143,15 @@ class Compiler:
         return disassemble(self.binary(source).cubin, lambda *place: line_of(lines, *place))
 
     def _origins(self, source: Source) -> tuple[str, ...]:
-        lines = in_full(source.origins, self.whole[source.code])
+        _, node = self.named[source.code]
+        lines = in_full(source.origins, kernel_lines(node, self.lines.get(node, ())))
         return with_functions(source.text, lines)
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """Plan a function with tile-level kernels on a device; see `compile_triton`."""
     device = torch.device(options.get("device") or default_device())
-    compiler = _for_device(func, device, _store(options))
+    compiler = _for_device(func, device, options)
     launches: dict[Source, DeviceKernel] = {}
 
     def load(node: Node) -> DeviceKernel:
@@ -170,13 +173,14 @@ def _store(options: dict[str, Any]) -> Cache | None:
     return Cache(cache_folder() / "triton") if options.get("cache", True) else None
 
 
-def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compiler:
+def _for_device(func: Func, device: torch.device, options: dict[str, Any]) -> Compiler:
     """A compiler whose kernels are built, if there is a GPU to build them for."""
     if device.type != "cuda":
         return Compiler(func, arch_of({"device": device}))
     found = torch.cuda.get_device_properties(device)
     compiler = Compiler(func, f"sm_{found.major}{found.minor}")
-    compiler.build_all(store, int(found.shared_memory_per_block_optin))
+    limit = int(found.shared_memory_per_block_optin)
+    compiler.build_all(_store(options), limit, options.get("meanwhile"))
     return compiler
 
 

@@ -10,7 +10,8 @@ from stack.run.backend import Backend
 
 GRAPH = ("backend", "passes", "strict", "label")  # of one compiled graph
 OWN = (*GRAPH, "dynamic", "frontend")  # of `stack.compile`
-INTERNAL = ("bound", "call_opaque", "weights")  # passed by compiled programs to backends
+# passed by compiled programs to backends
+INTERNAL = ("bound", "call_opaque", "meanwhile", "weights")
 
 
 def of_graph(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,9 +42,13 @@ def kernels() -> list[Source]:
     return [print_kernel(node, "kernel") for node in made]
 
 
+def requests(target: str = "sm_90") -> list[dict[str, Any]]:
+    return [build.request(source, target) for source in kernels()]
+
+
 def test_replies_come_in_order() -> None:
     sources = kernels()
-    replies = build.build_all(sources, "sm_90", build.UNLIMITED, None)
+    replies = build.worker_pool().compile(requests())
     for source, reply in zip(sources, replies, strict=True):
         here = build.build(source, "sm_90")
         assert build.binary(reply, source).stages["ttir"] == here.stages["ttir"]
@@ -98,11 +102,7 @@ def test_what_ended_its_compiler_is_not_tried_again(monkeypatch: pytest.MonkeyPa
     own = build.worker_pool()
     first = own.compile([hang])
 
-    def ask(requests: list[Any]) -> list[Any]:
-        assert not requests
-        return []
-
-    monkeypatch.setattr(own, "_ask", ask)
+    monkeypatch.setattr(own, "_sent", None)
     assert own.compile([hang]) == first
 
 
@@ -140,7 +140,7 @@ def test_a_lost_sidecar_is_started_again() -> None:
     assert client is not None
     os.kill(client.process.pid, signal.SIGKILL)
     client.process.wait()
-    assert len(build.build_all(kernels(), "sm_90", build.UNLIMITED, None)) == 2
+    assert len(own.compile(requests())) == 2
     assert own.client is not client
 
 
@@ -150,22 +150,22 @@ def test_one_that_cannot_be_started_is_done_without(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(worker_pool.WorkerPool, "_running", lost)
     with pytest.warns(UserWarning, match="no processes"):
-        replies = build.build_all(kernels(), "sm_90", build.UNLIMITED, None)
+        replies = build.worker_pool().compile(requests())
     assert all("cubin" in r for r in replies)
 
 
 def test_the_cache_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources, store = kernels(), Cache(tmp_path)
-    first = build.build_all(sources, "sm_90", build.UNLIMITED, store)
+    own, store = build.worker_pool(), Cache(tmp_path)
+    first = own.compile(requests(), store)
 
-    def refuse(_: Any) -> list[dict[str, Any]]:
+    def refuse(*_: Any) -> Any:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(build.worker_pool(), "_ask", lambda asked: refuse(asked) if asked else [])
-    again = build.build_all(sources, "sm_90", build.UNLIMITED, store)
+    monkeypatch.setattr(own, "_sent", refuse)
+    again = own.compile(requests(), store)
     assert [r["cubin"] for r in again] == [r["cubin"] for r in first]
     with pytest.raises(AssertionError, match="compiled again"):
-        build.build_all(sources, "sm_80", build.UNLIMITED, store)
+        own.compile(requests("sm_80"), store)
 
 
 def test_what_does_not_fit_loads_fewer_steps_ahead_or_says_so() -> None:

@@ -92,16 +92,17 @@ class CapturedProgram:
         for other in self.others:
             if key in other.executables:
                 return self._keep(key, other.executables[key], self._run_like(other.runs[key]))
-        run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
+        captured = self.captured
+        run = Run(self.target, self.frontend.name, self.backend.name, notes=captured.notes)
+        run.known = captured.known
         run.options = {"passes": self.passes, "strict": self.strict, **self.options}
         run.flags = self.frontend.flags()
-        captured = self.captured
         run.add(Stage("captured", make_text=lambda: captured.text))
         for stage in self.prepared or (Stage("imported", func=self.func),):
             run.add(stage)
         bound = self.func.bind(dict(key)) if key else self.func
         options = {**self.options, "call_opaque": self.frontend.call_opaque}
-        options["weights"] = self.captured.weights
+        options |= {"weights": captured.weights, "meanwhile": captured.meanwhile}
         if self.on_device:
             options.setdefault("device", self.captured.device)
         executable = compile_func(bound, self.backend, run, self.passes, options)

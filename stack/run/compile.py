@@ -202,29 +202,27 @@ def walk_stages(
     schedules: Mapping[str, str] | None = None,
 ) -> Func:
     """Runs the pass pipeline of each stage on a function, one after the other, and adds each result
-    to the record `run`. Returns the last function.
+    to the record `run`, unless `run.known` has it. Returns the last function.
     """
     run.machine = target.name if target is not None else ""
     for name, spec in stages:
         start = time.perf_counter()
         pipeline = Pipeline(spec)
         spelled = spec if isinstance(spec, str) else pipeline.text
-        given = schedules if pipeline.takes_schedules else None
-        result = pipeline.run(func, verbose=True, target=target, schedules=given)
-        ms = (time.perf_counter() - start) * 1e3
-        run.add(
-            Stage(
+        if (name, spelled, func) not in run.known:
+            given = schedules if pipeline.takes_schedules else None
+            result = pipeline.run(func, verbose=True, target=target, schedules=given)
+            run.known[name, spelled, func] = Stage(
                 name,
                 func=result.func,
                 passes=spelled,
                 changed=result.func is not func,
-                ms=ms,
+                ms=(time.perf_counter() - start) * 1e3,
                 choices=[choice for record in result.records for choice in record.choices],
                 decisions=decided(result.records),
                 inexact=result.inexact,
             )
-        )
-        func = result.func
+        func = run.add(run.known[name, spelled, func]).func or func
     return func
 
 

@@ -52,6 +52,8 @@ class Captured:
         arguments: names of the parameters that are the user's arguments.
         weights: names of the parameters that do not change between calls: not arguments, not
             written by the program, and without gradients here.
+        known: stages that are not lowered again, by name, passes and function before them.
+        meanwhile: work to do before a backend waits for kernels that other processes compile.
     """
 
     func: Func
@@ -66,6 +68,8 @@ class Captured:
     is_lent: bool = True
     arguments: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    known: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    meanwhile: Callable[[], object] | None = None
 
     @cached_property
     def text(self) -> str:

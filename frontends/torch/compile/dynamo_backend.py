@@ -22,6 +22,7 @@ from stack.frameworks import torch_private as private
 from stack.frontends.torch.capture.capture import program_name
 from stack.frontends.torch.compile.aot_autograd import aot_compiled
 from stack.frontends.torch.compile.complex_border import real_border
+from stack.frontends.torch.compile.early_backward import EarlyBackward
 from stack.frontends.torch.compile.graph_split import compiled_in_parts
 from stack.frontends.torch.compile.identity_guards import guard_identity
 from stack.frontends.torch.compile.inference_calls import compiled_by_mode
@@ -124,8 +125,11 @@ def _compiled(
         bw_compiler=maker.backward,
         inference_compiler=maker.inference,
         decompositions=decompositions(cut=not whole, split=not whole and balance > 0),
-        partition_fn=partition_fn(
-            0.0 if whole else balance, whole, maker.param_names, maker.target_of("joint")
+        partition_fn=partial(
+            maker.early.cut,
+            partition_fn(
+                0.0 if whole else balance, whole, maker.param_names, maker.target_of("joint")
+            ),
         ),
         keep_inference_input_mutations=False,
     )
@@ -193,11 +197,15 @@ class _Maker:
         self.inputs = [i for i, n in enumerate(holders) if not _is_weight(_source_name(n))]
         self.lone: Graph | None = None  # the graph of a program that consists of this graph only
         self.late: Late | None = None
+        self.early = EarlyBackward()
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         save_old_values(graph)
         again = None if self.late is None else self.late.again(graph)
-        return again or boxed(self._make(graph, "forward"))
+        return again or boxed(self._make(graph, "forward", self._start_backward))
+
+    def _start_backward(self) -> None:
+        self.early.start(lambda graph, leave: self._make(graph, "backward", leave))
 
     def backward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         sparse = sparse_nodes(graph)
@@ -229,7 +237,9 @@ class _Maker:
         return torch.compiler.disable(self.late.__call__, reason="it is a compiled graph")
 
     @phase("import")
-    def _make(self, graph: GraphModule, role: str) -> Graph:
+    def _make(
+        self, graph: GraphModule, role: str, meanwhile: Callable[[], object] | None = None
+    ) -> Graph:
         real_border(graph)
         border = Border(graph.graph, None if role == "backward" else traced_aliases())
         given = self._given(graph)
@@ -252,6 +262,8 @@ class _Maker:
             is_lent=role != "backward",
             arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
             weights=self._staying(graph, role, imported, notes),
+            known=self.early.known if role == "backward" else {},
+            meanwhile=meanwhile,
         )  # fmt: skip
         target = self.target_of(role)
         return Graph(graph, border, imported, captured, self.options, target, self.made)

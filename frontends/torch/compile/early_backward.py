@@ -28,7 +28,7 @@ class EarlyBackward:
     """Keeps what is known of a backward graph before AOTAutograd asks for it.
 
     Attributes:
-        graph: the backward graph, as it was partitioned.
+        graph: the backward graph, as it was partitioned, until it is started.
         known: its stages, see `Captured.known`. The worker pool keeps its kernels.
     """
 
@@ -45,9 +45,10 @@ class EarlyBackward:
         """Compiles the backward graph until it would wait for kernels: `make` takes the graph, and
         what to call then.
         """
-        if self.graph is not None and not sparse_nodes(self.graph):
+        graph, self.graph = self.graph, None
+        if graph is not None and not sparse_nodes(graph):
             with suppress(StackError, _Sent):  # `make` raises errors again when it is asked for
-                make(copy.deepcopy(self.graph), _leave)
+                make(copy.deepcopy(graph), _leave)
 
 
 def _leave() -> None:

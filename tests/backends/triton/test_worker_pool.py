@@ -55,6 +55,25 @@ def test_replies_come_in_order() -> None:
     assert "sqrt" in replies[1]["stages"]["ptx"]
 
 
+def test_other_work_is_done_when_kernels_are_sent(tmp_path: Path) -> None:
+    own, store, seen = build.worker_pool(), Cache(tmp_path), list[int]()
+    own.compile(requests(), store, lambda: seen.append(len(own.sent)))
+    assert (seen, own.sent) == ([2], {})
+    own.compile(requests(), store, lambda: seen.append(0))
+    assert seen == [2], "the cache answers, so there is no wait"
+
+
+def test_kernels_that_nobody_waits_for_are_found_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave() -> None:
+        raise ZeroDivisionError
+
+    own = build.worker_pool()
+    with pytest.raises(ZeroDivisionError):
+        own.compile(requests(), meanwhile=leave)
+    monkeypatch.setattr(worker_pool.WorkerPool, "_running", None)
+    assert all("cubin" in reply for reply in own.compile(requests()))
+
+
 def test_a_crash_and_an_error_are_replies() -> None:
     good, wrong = (build.request(s, "sm_90") for s in kernels())
     crash = {**good, "text": CRASH}

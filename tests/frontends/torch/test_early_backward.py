@@ -73,10 +73,10 @@ def test_the_backward_graph_is_lowered_once_before_the_forward_pass_runs() -> No
     found = step(net, torch.compile(net, backend="stack", options={"backend": NAME}))
     for mine, other in zip(found, want, strict=True):
         torch.testing.assert_close(mine, other)
-    assert EVENTS == [
+    assert [
         *("forward sent", "backward sent", "forward made", "forward ran"),
         *("backward sent", "backward made"),
-    ]
+    ] == EVENTS
     stages = len(BACKEND.lowering.stages)
     assert (LOWERED["forward"], LOWERED["backward"]) == (stages, stages)
 

@@ -16,6 +16,7 @@ import selectors
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -49,7 +50,7 @@ class CompileServer:
         self.selector = selectors.DefaultSelector()
         self.selector.register(requests, selectors.EVENT_READ)
         self.text = b""
-        self.waiting: list[bytes] = []
+        self.waiting: deque[dict[str, Any]] = deque()
         self.worker_pool: dict[int, Fork] = {}
         self.most = os.cpu_count() or 1
 
@@ -57,9 +58,7 @@ class CompileServer:
         """Serve until stdin is closed."""
         while True:
             while self.waiting and len(self.worker_pool) < self.most:
-                longest = max(self.waiting, key=len)  # it takes longest to compile
-                self.waiting.remove(longest)
-                self._fork(json.loads(longest))
+                self._fork(self.waiting.popleft())
             for key, _ in self.selector.select(1):
                 data = os.read(key.fd, CHUNK)
                 if key.fd == self.requests:
@@ -78,7 +77,7 @@ class CompileServer:
 
     def _ask(self, data: bytes) -> None:
         *lines, self.text = (self.text + data).split(b"\n")
-        self.waiting.extend(lines)
+        self.waiting.extend(json.loads(line) for line in lines)
 
     def _fork(self, request: dict[str, Any]) -> None:
         ours, theirs = os.pipe()

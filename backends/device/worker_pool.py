@@ -24,7 +24,6 @@ from stack.errors import StackError
 from stack.run.cache import Cache
 
 TRIES = 2  # attempts: a compile server that dies is restarted once
-PIPE = 1 << 20  # bytes of requests and of replies that may wait to be read
 Request = dict[str, Any]
 Reply = dict[str, Any]
 Work = Callable[[], object] | None
@@ -47,7 +46,6 @@ class Client:
             [sys.executable, "-m", "stack.backends.device.compile_server", service],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pipesize=PIPE,
             env={**os.environ, **pages, "PYTHONPATH": path},
         )
         self.numbers = count()
@@ -117,9 +115,9 @@ class WorkerPool:
         keys = [self._key(request) for request in requests]
         found = {key: self._known(key, store) for key in keys}
         left = {k: request for k, request in zip(keys, requests) if found[k] is None}
-        for key, request in left.items():
+        for key in sorted(left, key=lambda key: -len(left[key]["text"])):  # the longest first
             with suppress(OSError):  # `_reply` sends it again
-                self._sent(key, request)
+                self._sent(key, left[key])
         if left and meanwhile is not None:
             meanwhile()
         for key, request in left.items():

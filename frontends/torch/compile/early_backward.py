@@ -14,7 +14,6 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from stack.errors import StackError
 from stack.frontends.torch.compile.sparse_gradients import sparse_nodes
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
@@ -47,7 +46,7 @@ class EarlyBackward:
         """
         graph, self.graph = self.graph, None
         if graph is not None and not sparse_nodes(graph):
-            with suppress(StackError, _Sent):  # `make` raises errors again when it is asked for
+            with suppress(Exception):  # those of the graph are raised when AOTAutograd asks for it
                 make(copy.deepcopy(graph), _leave)
 
 

@@ -61,6 +61,8 @@ class Blocks(BlockPass):
             if log.spend("blocks", lines, shown):
                 note_width(group, log)
                 changed[node] = kernel
+                if log.on_kernel is not None:
+                    log.on_kernel(kernel)
         return replace(block, changed)
 
     def _kernel(self, group: Node, gpu: Gpu) -> Node:

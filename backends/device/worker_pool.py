@@ -105,6 +105,13 @@ class WorkerPool:
         with self.lock:
             self._running()
 
+    def start(self, request: Request, store: Cache | None = None) -> None:
+        """Sends a request whose reply is not known, without waiting; `compile` returns it."""
+        key = self._key(request)
+        if self._known(key, store) is None:
+            with suppress(OSError):
+                self._sent(key, request)
+
     def compile(
         self, requests: Sequence[Request], store: Cache | None = None, meanwhile: Work = None
     ) -> list[Reply]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stack.errors import BackendMissing
 from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.releases import install_hint
 from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 
@@ -66,6 +67,12 @@ def _warm(_: Mapping[str, Any]) -> None:
         from .build import worker_pool
 
         worker_pool().warm()
+
+
+def _start(options: dict[str, Any], kernel: Node) -> None:
+    from .compiler import start
+
+    start(options, kernel)
 
 
 def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
@@ -129,5 +136,5 @@ BACKEND = Backend(
         *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "schedule"),
         *("shared", "target", "tune"),
     ),
-    machine=Machine(_warm, _identify, gpu_at_hand, kind="gpu"),
+    machine=Machine(_warm, _identify, gpu_at_hand, kind="gpu", start=_start),
 )

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
 
+from stack.errors import StackError
 from stack.ir.func import Func
 from stack.ir.node import Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
@@ -56,7 +58,7 @@ class Compiler:
     def source(self, node: Node) -> Source:
         """The printed source to compile."""
         if node not in self.sources:
-            made = self.sources[node] = print_kernel(node, ENTRY)
+            made = self.sources[node] = entry_source(node)
             if made.code not in self.named:
                 name = unique_name(str(node.attrs["name"]), self.taken, {})
                 self.named[made.code] = name, node
@@ -148,6 +150,15 @@ class Compiler:
         return with_functions(source.text, lines)
 
 
+def entry_source(kernel: Node) -> Source:
+    """The source of a kernel to compile, printed once: the program's names are not in it."""
+    body = kernel.blocks[0]
+    key = entry_source, *(kernel.attrs.get(name) for name in ("warps", "stages", "programs"))
+    if key not in body.facts:
+        body.facts[key] = print_kernel(kernel, ENTRY)
+    return body.facts[key]
+
+
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """Plan a function with tile-level kernels on a device; see `compile_triton`."""
     device = torch.device(options.get("device") or default_device())
@@ -169,6 +180,21 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     return executable(func, program, kernels, compiler.artifacts(), graph)
 
 
+def start(options: dict[str, Any], kernel: Node) -> None:
+    """Starts to compile a kernel for a GPU; `compile_program` waits for it."""
+    device = torch.device(options.get("device") or default_device())
+    if device.type == "cuda":
+        with suppress(StackError):  # which `compile_program` raises
+            asked = build.request(entry_source(kernel), *_machine(device))
+            build.worker_pool().start(asked, _store(options))
+
+
+def _machine(device: torch.device) -> tuple[str, int]:
+    """The target of a GPU, and the bytes of shared memory that a program may have."""
+    found = torch.cuda.get_device_properties(device)
+    return f"sm_{found.major}{found.minor}", int(found.shared_memory_per_block_optin)
+
+
 def _store(options: dict[str, Any]) -> Cache | None:
     return Cache(cache_folder() / "triton") if options.get("cache", True) else None
 
@@ -177,9 +203,8 @@ def _for_device(func: Func, device: torch.device, options: dict[str, Any]) -> Co
     """A compiler whose kernels are built, if there is a GPU to build them for."""
     if device.type != "cuda":
         return Compiler(func, arch_of({"device": device}))
-    found = torch.cuda.get_device_properties(device)
-    compiler = Compiler(func, f"sm_{found.major}{found.minor}")
-    limit = int(found.shared_memory_per_block_optin)
+    target, limit = _machine(device)
+    compiler = Compiler(func, target)
     compiler.build_all(_store(options), limit, options.get("meanwhile"))
     return compiler
 

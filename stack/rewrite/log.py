@@ -5,7 +5,7 @@ out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
@@ -109,6 +109,7 @@ class Log:
     notes: list[Note] = field(default_factory=list[Note])
     told: set[Note] = field(default_factory=set[Note], repr=False)
     missed: set[object] = field(default_factory=set[object], repr=False)
+    on_kernel: Callable[[Node], object] | None = None  # called with each kernel once it is made
     choices: list[ScheduleChoice] = field(default_factory=list[ScheduleChoice])  # of schedules
     inexact: Inexact = EXACT  # how far the rules that were applied may change results
 

@@ -14,6 +14,7 @@ from stack.cpython import undisturbed
 from stack.errors import UsageError, VerifyError, unknown_name
 from stack.imports import import_named, importable
 from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
 from stack.phases import phase
@@ -137,6 +138,7 @@ class Pipeline:
         verbose: bool = False,
         target: Target | None = None,
         schedules: Mapping[str, str] | None = None,
+        on_kernel: Callable[[Node], object] | None = None,
     ) -> Result:
         """Runs every pass that may find something to do, see `Pass.idle`.
 
@@ -153,6 +155,7 @@ class Pipeline:
                 pipeline gives the same result on every machine.
             schedules: schedules by names of groups, for pass `schedule`; see
                 `stack.schedule.user_schedules`.
+            on_kernel: called with every kernel as soon as a pass made it.
 
         Raises:
             UsageError: schedules are given, but no pass takes them.
@@ -173,6 +176,7 @@ class Pipeline:
         records: list[Record] = []
         for number, item in enumerate(self.passes, 1):
             log = Log(verbose=verbose, fuel=tank, target=target, schedules=schedules or {})
+            log.on_kernel = on_kernel
             record = _run_one(item, func, log, verify, truth)
             func = record.after
             records.append(record)

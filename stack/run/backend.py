@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from stack.ir.func import Func
+from stack.ir.node import Node
 from stack.run.foreign import ForeignSteps
 from stack.target import Target
 
@@ -322,6 +323,8 @@ class Machine:
             reference if there is none. None for peers, which detect their machine.
         kind: "cpu" or "gpu", the kind of targets that it takes; "" for peers. Known without a
             search for devices, which imports a framework.
+        start: starts to compile a kernel of a function that is being lowered, in another process;
+            called with the options of `compile`, which waits for it.
         limits: the limitations of the backend on this machine, in one sentence; "" if there are
             none.
     """
@@ -331,6 +334,7 @@ class Machine:
     at_hand: Callable[[Mapping[str, Any]], Target] | None = None
     limits: Callable[[], str] | None = None
     kind: str = ""
+    start: Callable[[dict[str, Any], Node], None] | None = None
 
 
 @dataclass(frozen=True)

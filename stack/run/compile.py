@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import stack.plugins as plugins
@@ -211,7 +212,9 @@ def walk_stages(
         spelled = spec if isinstance(spec, str) else pipeline.text
         if (name, spelled, func) not in run.known:
             given = schedules if pipeline.takes_schedules else None
-            result = pipeline.run(func, verbose=True, target=target, schedules=given)
+            result = pipeline.run(
+                func, verbose=True, target=target, schedules=given, on_kernel=run.on_kernel
+            )
             run.known[name, spelled, func] = Stage(
                 name,
                 func=result.func,
@@ -287,6 +290,8 @@ def compile_func(
     hosted = given.pop("hosted", "cost")
     freeze, weights = given.pop("freeze", False), given.pop("weights", ())
     target = target_of(backend, given)
+    if backend.machine.start is not None:
+        run.on_kernel = partial(backend.machine.start, given)
 
     def compiled(func: Func) -> Executable:
         return backend.compile(func, given)

@@ -149,6 +149,7 @@ class Run:
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])  # see `Frontend.flags`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
     count: Callable[[], dict[str, Any]] = dict  # the ops, for `coverage`
+    on_kernel: Callable[[Any], object] | None = None  # see `Machine.start`
     known: dict[Any, Any] = field(default_factory=dict[Any, Any])  # see `Captured.known`
 
     @property

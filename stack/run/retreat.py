@@ -61,7 +61,7 @@ def compile_or_retreat(
         except KernelRefused as refused:
             if not backend.lowering.retreat:
                 raise
-            begin = time.perf_counter()
+            begin, run.on_kernel = time.perf_counter(), None
             del run.records[start:]
             marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
             result = Pipeline(backend.lowering.retreat).run(marked, verbose=True, target=target)

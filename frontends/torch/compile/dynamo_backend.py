@@ -26,6 +26,7 @@ from stack.frontends.torch.compile.early_backward import EarlyBackward
 from stack.frontends.torch.compile.graph_split import compiled_in_parts
 from stack.frontends.torch.compile.identity_guards import guard_identity
 from stack.frontends.torch.compile.inference_calls import compiled_by_mode
+from stack.frontends.torch.compile.result_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch.compile.set_data import drop_own_memory
 from stack.frontends.torch.compile.sparse_gradients import OpByOp, sparse_nodes
 from stack.frontends.torch.compile.tangents import takes_tangents
@@ -33,7 +34,6 @@ from stack.frontends.torch.graphs.eager_runs import raise_refusals
 from stack.frontends.torch.importer.border import Border
 from stack.frontends.torch.importer.graph import Imported, import_graph
 from stack.frontends.torch.importer.origins import source_line, variable_name
-from stack.frontends.torch.importer.result_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch.program.argument_overlap import guarded
 from stack.frontends.torch.program.compiled_graph import CUT_FOR, Graph, boxed
 from stack.frontends.torch.program.fast_path import passed_on

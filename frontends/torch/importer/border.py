@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from stack.frameworks.torch_private import memory_id
-from stack.frontends.torch.importer.result_aliases import Aliases
 from stack.frontends.torch.tensors.random_ops import with_strides
 
 Order = tuple[int, ...]
@@ -134,6 +133,19 @@ class Place:
 
     base: int
     part: Part | None
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """Results of a graph that are written to inputs or share their memory.
+
+    Attributes:
+        written: the inputs that the first results are the new values of.
+        views: maps a result that is remade as a view to the input that it views.
+    """
+
+    written: Sequence[int] = ()
+    views: Mapping[int, int] = field(default_factory=dict)
 
 
 class Border:

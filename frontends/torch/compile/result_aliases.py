@@ -6,28 +6,15 @@ input, and only uses the layout of what the graph returns for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from stack.frameworks.torch_private import aot_settings, is_transformed, memory_id, tracing_context
-
-
-@dataclass(frozen=True)
-class Aliases:
-    """Results of a graph that are written to inputs or share their memory.
-
-    Attributes:
-        written: the inputs that the first results are the new values of.
-        views: maps a result that is remade as a view to the input that it views.
-    """
-
-    written: Sequence[int] = ()
-    views: Mapping[int, int] = field(default_factory=dict)
+from stack.frontends.torch.importer.border import Aliases
 
 
 def traced_aliases() -> Aliases:

@@ -261,6 +261,12 @@ def test_warps_and_stages_that_are_asked_for() -> None:
     assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (2, 5)
 
 
+def test_kernels_are_passed_on_as_they_are_made() -> None:
+    made: list[Node] = []
+    func = Pipeline("fuse,blocks").run(parse(BEFORE), on_kernel=made.append).func
+    assert made == [n for n in func.nodes if n.op == "kernel"]
+
+
 def test_no_pass_knows_a_pattern_by_name() -> None:
     """Docstrings may name an example; code and strings of the code may not."""
     words = re.compile("attention|softmax|flash|query", re.IGNORECASE)

@@ -74,6 +74,17 @@ def test_kernels_that_nobody_waits_for_are_found_later(monkeypatch: pytest.Monke
     assert all("cubin" in reply for reply in own.compile(requests()))
 
 
+def test_a_kernel_that_was_started_is_not_sent_again(tmp_path: Path) -> None:
+    own, store, (one, other) = build.worker_pool(), Cache(tmp_path), requests()
+    own.start(one, store)
+    (started,) = own.sent.values()
+    seen: list[Any] = []
+    own.compile([one, other], store, lambda: seen.extend(own.sent.values()))
+    assert (len(seen), seen[0]) == (2, started)
+    own.start(one, store)
+    assert not own.sent, "the cache has it"
+
+
 def test_a_crash_and_an_error_are_replies() -> None:
     good, wrong = (build.request(s, "sm_90") for s in kernels())
     crash = {**good, "text": CRASH}

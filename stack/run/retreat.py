@@ -61,7 +61,8 @@ def compile_or_retreat(
         except KernelRefused as refused:
             if not backend.lowering.retreat:
                 raise
-            begin, run.on_kernel = time.perf_counter(), None
+            begin = time.perf_counter()
+            run.on_kernel = None  # `_mark` lowers groups whose kernels are compiled
             del run.records[start:]
             marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
             result = Pipeline(backend.lowering.retreat).run(marked, verbose=True, target=target)

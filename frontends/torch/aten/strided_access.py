@@ -88,6 +88,13 @@ def _last_of_each(
     return places.size - 1 - first_from_the_end, where
 
 
+def last_offset(size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Dim:
+    """Returns the largest storage offset of the elements of a view that is not empty."""
+    for extent, step in zip(size, stride, strict=True):
+        offset = add(offset, mul(add(extent, -1), step))
+    return offset
+
+
 def _places(
     cx: Context, count: Dim, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
 ) -> Node:
@@ -96,11 +103,8 @@ def _places(
     Raises NotLowered if an element is known to be past the end of the `count` elements.
     """
     last = add(count, -1)
-    reach = offset
-    for extent, step in zip(size, stride, strict=True):
-        reach = add(reach, mul(add(extent, -1), step))
     is_empty = any(equal(s, 0) is True for s in size)
-    is_inside = less_equal(reach, last)
+    is_inside = less_equal(last_offset(size, stride, offset), last)
     if is_inside is False and not is_empty:
         raise NotLowered("as_strided past the end of its operand")
     place = cx.full(offset, cx.iota(size, 0).tensor) if size else cx.scalar(offset, I64)

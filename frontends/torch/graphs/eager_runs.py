@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -167,7 +168,7 @@ def in_eager() -> Iterator[None]:
 def run_in_eager(
     gm: GraphModule, examples: Sequence[Any], seen: Callable[[Node, Any], None] | None = None
 ) -> None:
-    """Run a graph on copies of its arguments; raises its errors with the call's source line.
+    """Run a graph on copies of its storages; raises its errors with the call's source line.
 
     Does nothing if some argument is neither a tensor with memory nor a number.
 
@@ -175,9 +176,9 @@ def run_in_eager(
         seen: called with each node and its value.
     """
     if all(type(x) in _OWN_MEMORY or isinstance(x, int | float) for x in examples):
-        given = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in examples]
+        given = [x.detach() if isinstance(x, torch.Tensor) else x for x in examples]
         with in_eager():
-            _Eager(gm, seen).run(*given)
+            _Eager(gm, seen).run(*deepcopy(given))
 
 
 class _Eager(Interpreter):

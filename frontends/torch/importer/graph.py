@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
+from torch.fx.node import map_arg
 
 from stack.errors import NoElementType, StackError, UnsupportedOp
 from stack.frameworks.torch_private import HigherOrderOperator, without_modes
 from stack.frontends.torch.aten.complex_numbers import joined
 from stack.frontends.torch.aten.lowering import Context, IndexCheck, NotLowered, Promise
-from stack.frontends.torch.aten.strided_access import read_strided, write_strided
+from stack.frontends.torch.aten.strided_access import last_offset, read_strided, write_strided
 from stack.frontends.torch.importer.border import (
     Border,
     Order,
@@ -30,10 +31,15 @@ from stack.frontends.torch.importer.control_flow import CONTROL
 from stack.frontends.torch.importer.dims import Sizes, is_size, number_value
 from stack.frontends.torch.importer.errors import raise_with_ops
 from stack.frontends.torch.importer.origins import source_line, variable_names
-from stack.frontends.torch.importer.strided_arguments import Apart, memory_order
+from stack.frontends.torch.importer.strided_arguments import (
+    Apart,
+    Part,
+    memory_order,
+    storage_until,
+)
 from stack.frontends.torch.tensors.arrays import STACK_DTYPE, dtype_of
 from stack.ir.builder import Builder, constant, param
-from stack.ir.dim import Dim, Expr
+from stack.ir.dim import Dim, Expr, add, less_equal
 from stack.ir.func import Func
 from stack.ir.node import Node, unique_name, walk
 from stack.ir.types import TensorType
@@ -47,6 +53,11 @@ _STRIDED_WRITES = frozenset({
 })  # fmt: skip
 _STRIDED = _STRIDED_WRITES | {
     torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
+}  # fmt: skip
+# ops that copy the whole storage of their operand, gaps between its elements included
+_COPIES = _STRIDED_WRITES | {
+    torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default,
+    torch.ops.aten.diagonal_scatter.default, torch.ops.aten.copy.default,
 }  # fmt: skip
 
 
@@ -276,37 +287,71 @@ class _Importer(Calls):
         return self.cx.transpose(value, inverse(order)) if is_dense else order.read(self.cx, value)
 
     def _strided(self, node: FxNode) -> Any:
-        """Imports `as_strided`, which indexes memory: finds the node that allocated it."""
-        operands: list[Any] = list(node.args)
-        operand: FxNode = operands.pop(0)
-        owner = storage_root(operand)
-        is_write = node.target in _STRIDED_WRITES
-        if owner.op == "placeholder" and self.border is not None and not is_write:
-            name = unique_name(node.name, self.names, self.counts)
-            self.views[node] = param(name, self._want(node.meta["val"]))
-            return self.views[node]
-        source = self._value(operands.pop(0)) if is_write else None
-        size, stride, place = [*operands, node.kwargs.get("storage_offset")][:3]
-        if place is None:
-            place = operand.meta["val"].storage_offset()
-        held = example_of(owner)
-        order = physical_order(held) if held is not None else None
-        why = "the memory that it reads or writes is not one dense value of the program"
-        if held is None or order is None or not _is_start(held):
-            raise UnsupportedOp([(str(node.target), self.b.loc)], why)
-        laid_out = self.cx.transpose(self.env[owner], order)
-        flat = self.cx.reshape(laid_out, [laid_out.tensor.size])
-        shape, steps = ([self._size(v) for v in vs] for vs in (size, stride))
-        start = self._size(place)
+        """Imports `as_strided` or a write by strides, which index the storage of their operand."""
+        operand: Any = node.args[0]
+        owner, is_write = storage_root(operand), node.target in _STRIDED_WRITES
+        if self._is_given(owner) and not is_write:
+            return self._view(node, node.name)
+        part = _layout(operand) if is_write else _part(node)
         try:
-            if source is None:
-                return read_strided(self.cx, flat, shape, steps, start)
-            flat = write_strided(self.cx, flat, source, steps, start)
-            view = operand.meta["val"]
-            shape, steps = ([self.sizes.dim(v) for v in vs] for vs in (view.shape, view.stride()))
-            return read_strided(self.cx, flat, shape, steps, self.sizes.dim(view.storage_offset()))
+            flat = self._storage(node, []) if is_write else self._storage(owner, [part])
+            return read_strided(self.cx, flat, *self._sizes(part))
         except NotLowered as error:
             raise UnsupportedOp([(str(node.target), self.b.loc)], str(error)) from error
+
+    def _storage(self, owner: FxNode, parts: Sequence[Part]) -> Node:
+        """Builds the flat storage that a value owns, from its start to the end of these parts.
+
+        Torch makes the storage of an argument, as a view. Raises NotLowered if the value neither is
+        a storage without gaps nor has a copy of the storage of such a value.
+        """
+        flat = self._dense(owner, parts) if owner in self.env else None
+        is_known = not any(isinstance(offset, torch.SymInt) for _, _, offset in parts)
+        if flat is None and self._is_given(owner) and is_known and self.node is not None:
+            args: Any = owner, tuple(parts)
+            with self.gm.graph.inserting_before(self.node):
+                node = self.gm.graph.call_function(storage_until, args)
+            args = map_arg(args, lambda n: n.meta["val"])
+            node.meta["val"] = storage_until(*args)
+            return self._view(node, f"storage_of_{owner.name}")
+        if flat is None and owner.target in _COPIES:
+            is_part = owner.target in _STRIDED_WRITES
+            part = _part(owner) if is_part else _layout(owner)
+            source = self._value(owner.args[1]) if is_part else self.env[owner]
+            operand: Any = owner.args[0]
+            flat = self._storage(storage_root(operand), [*parts, part] if is_part else parts)
+            return write_strided(self.cx, flat, source, *self._sizes(part)[1:])
+        if flat is None:
+            raise NotLowered("the memory that it reads or writes is not one dense value")
+        return flat
+
+    def _dense(self, owner: FxNode, parts: Sequence[Part]) -> Node | None:
+        """Returns the elements of a value if they are its storage up to the end of these parts."""
+        held = example_of(owner)
+        order = physical_order(held) if held is not None else None
+        start = _offset(owner) if order is not None else None
+        if order is None or not isinstance(start, int) or start != 0:
+            return None
+        flat = self.cx.transpose(self.env[owner], order)
+        count, may_be_part = flat.tensor.size, owner.target in _COPIES or self._is_given(owner)
+        inside = [less_equal(add(last_offset(*self._sizes(part)), 1), count) for part in parts]
+        if False in inside or (may_be_part and None in inside):
+            return None
+        return self.cx.reshape(flat, [count])
+
+    def _is_given(self, owner: FxNode) -> bool:
+        """True if a value is an argument with its storage."""
+        return owner.op == "placeholder" and self.border is not None
+
+    def _sizes(self, part: Part) -> tuple[list[Dim], list[Dim], Dim]:
+        shape, strides, offset = part
+        return [self._size(v) for v in shape], [self._size(v) for v in strides], self._size(offset)
+
+    def _view(self, node: FxNode, hint: str) -> Node:
+        """Returns a new parameter for a view of an argument, which torch makes before a call."""
+        name = unique_name(hint, self.names, self.counts)
+        self.views[node] = param(name, self._want(node.meta["val"]))
+        return self.views[node]
 
     # ---- nodes
 
@@ -333,10 +378,7 @@ class _Importer(Calls):
         if node.target in _STRIDED:
             return self._strided(node)
         if self.border is not None and not self.is_plain and is_input_in_pairs(node):
-            hint = self.param_names.get(storage_root(node).name, node.name)
-            name = unique_name(hint, self.names, self.counts)
-            self.views[node] = param(name, self._want(value))
-            return self.views[node]
+            return self._view(node, self.param_names.get(storage_root(node).name, node.name))
         control = CONTROL.get(str(node.target))
         if isinstance(node.target, HigherOrderOperator) and control is not None:
             self.cx.want = self._want(value)
@@ -395,6 +437,21 @@ def _opaque(func: Func) -> Iterator[Node]:
     return (node for _, node in walk(func.body) if node.op == "opaque")
 
 
-def _is_start(value: torch.Tensor) -> bool:
-    offset = value.storage_offset()
-    return isinstance(offset, int) and offset == 0
+def _part(node: FxNode) -> Part:
+    """Returns the view that a call by strides reads or writes."""
+    operand, *args = node.args[:1] + node.args[1 + (node.target in _STRIDED_WRITES) :]
+    size, stride, offset = [*args, node.kwargs.get("storage_offset")][:3]
+    return size, stride, _offset(operand) if offset is None else offset
+
+
+def _layout(node: FxNode) -> Part:
+    value = node.meta["val"]
+    return tuple(value.shape), tuple(value.stride()), _offset(node)
+
+
+def _offset(node: Any) -> Any:
+    """Returns the storage offset of a value. Example values of copies of storages begin at 0."""
+    root, offset = storage_root(node), node.meta["val"].storage_offset()
+    if root.target not in _COPIES:
+        return offset
+    return _offset(root.args[0]) + offset - root.meta["val"].storage_offset()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import torch
 
@@ -17,6 +19,7 @@ from stack.frontends.torch.importer.border import Order, physical_order
 from stack.ir.node import Node
 
 Axis = tuple[int, int]  # size, stride in elements
+Part = tuple[Any, Any, Any]  # sizes, strides and storage offset of a view, or nodes for them
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ def apart(tensor: torch.Tensor) -> Apart | None:
     is_known = all(isinstance(v, int) for v in (*shape, *strides))
     repeats = shape[-1:] > (1,) and strides[-1] == 0
     return Apart(shape, strides) if is_known and 0 not in shape and not repeats else None
+
+
+def storage_until(tensor: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
+    """Returns the storage of a tensor as a flat view, from its start to the end of the tensor and
+    of all parts, which are not empty."""
+    own: Part = (tensor.shape, tensor.stride(), tensor.storage_offset())
+    ends = [offset + _span([*zip(shape, strides)]) for shape, strides, offset in (own, *parts)]
+    return tensor.as_strided((reduce(torch.sym_max, ends),), (1,), 0)
 
 
 def memory_order(value: torch.Tensor) -> Order | Apart | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from border_programs import Program, arguments, copied, difference, draw, world
+from border_programs import WRITES, Program, arguments, copied, difference, draw, world
 
 import stack
 from stack.errors import StackError
@@ -258,6 +258,44 @@ def test_views_of_a_written_input(program: str, name: str, dynamic: bool) -> Non
         for given in (x, LAYOUTS[layout](5, 7)):
             mine, eager = copied([given], False), copied([given], False)
             assert not difference(world(call, mine, False), world(fn, eager, False)), layout
+
+
+# Views by strides of memory that is no part of the argument, after a write to the argument.
+PAST_AN_ARGUMENT: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "before it": lambda x: (x.as_strided((2, 2), (1, 1), 0).sum(),),
+    "after it": lambda x: (x[1:].as_strided((2, 2), (4, 1), 28).cos(), x),
+    "of a view": lambda x: (x.narrow(0, 0, 2)[1:].as_strided((2, 2), (1, 1), 2), x),
+    "its own offset": lambda x: (x.narrow(0, 0, 2).as_strided((2, 2), (1, 1)), x.sum()),
+}
+OF_MORE_MEMORY: dict[str, Callable[[], torch.Tensor]] = {
+    "columns": lambda: torch.randn(9, 8)[:4, :6],
+    "offset": lambda: torch.randn(9, 8)[1:5, 2:],
+    "rows": lambda: torch.randn(9, 6)[1:5],
+    "first rows": lambda: torch.randn(9, 6)[:4],
+    "step": lambda: torch.randn(5, 12)[:4, ::2],
+}
+
+
+@pytest.mark.each
+@pytest.mark.parametrize(
+    ("write", "program", "name", "dynamic"),
+    product(["assign", "row", "strided"], PAST_AN_ARGUMENT, ENTRIES, (False, True)),
+)
+def test_strides_past_a_written_argument(
+    write: str, program: str, name: str, dynamic: bool
+) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if write == "strided":
+            x.as_strided((2,), (8,), 12).mul_(2)  # elements of all these arguments
+        else:
+            WRITES[write][1](x, x, 3)
+        return PAST_AN_ARGUMENT[program](x)
+
+    for layout, make in OF_MORE_MEMORY.items():
+        x = make()
+        call = entry(name, fn, copied([x], False), dynamic)
+        mine, eager = copied([x], False), copied([x], False)
+        assert not difference(world(call, mine, False), world(fn, eager, False)), layout
 
 
 @pytest.mark.each

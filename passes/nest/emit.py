@@ -183,7 +183,7 @@ class _Nest:
         memory = {p: _memory(f"p{i}", p.tensor) for i, p in enumerate(inputs)}
         usual = I64 if any(size > INT32[1] for size in sizes) else I32
         self.scope = Scope(integer or usual, (str(m.attrs["name"]) for m in memory.values()))
-        self.values = Scalars(self.scope, memory, own.names, own.locs)
+        self.values = Scalars(self.scope, memory, own)
         self.outputs = [_memory(f"o{i}", t) for i, t in enumerate(group.types)]
         for output in self.outputs:
             self.scope.fresh.own(str(output.attrs["name"]))

@@ -14,9 +14,9 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.contraction import contraction
 from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
-from stack.ir.node import Node, topological
+from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import converts, is_contraction, is_number, reinterprets, tests_floats
+from stack.ir.traits import behind, converts, is_contraction, is_number, reinterprets, tests_floats
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine
@@ -35,8 +35,7 @@ class Scalars:
     Args:
         scope: builds the nodes.
         memory: the kernel's parameter for each parameter and constant table of the group.
-        names: the names of the group's nodes in the program.
-        locs: the source lines of the group's nodes.
+        block: the group's own block, with the names and source lines of its nodes in the program.
         base: builds elements that do not depend on given values.
         given: the values that are built elsewhere.
     """
@@ -45,8 +44,7 @@ class Scalars:
         self,
         scope: Scope,
         memory: Mapping[Node, Node],
-        names: Mapping[Node, str],
-        locs: Mapping[Node, tuple[str, ...]],
+        block: Block,
         base: Scalars | None = None,
         given: Mapping[Node, Given] | None = None,
     ) -> None:
@@ -55,7 +53,8 @@ class Scalars:
         self._base = base
         self._given = given or {}
         self._is_free: dict[Node, bool] = {}  # of what is given
-        self._program = names, locs
+        self._block = block
+        self._stored = {behind(result) for result in block.results}
         self._known: dict[Wanted, Node] = {}
         self._shared: dict[tuple[Node, int], Expr] = {}
         self._contracted: dict[tuple[Node, int], Expr] = {}
@@ -79,7 +78,7 @@ class Scalars:
         """Returns a builder in the same kernel in which functions build the elements of the nodes
         in `given`; this builder still builds all that does not depend on them.
         """
-        return Scalars(self.scope, self.memory, *self._program, self, given)
+        return Scalars(self.scope, self.memory, self._block, self, given)
 
     # ---- values
 
@@ -108,7 +107,7 @@ class Scalars:
         built.
         """
         wanted, steps = pending[-1]
-        _, locs = self._program
+        locs = self._block.locs
         outside = self.scope.b.loc
         lines = next((locs[w[0]] for w, _ in reversed(pending) if w[0] in locs), outside)
         before, self.scope.b.loc = self.scope.b.loc, lines
@@ -126,17 +125,15 @@ class Scalars:
 
     def call(self, node: Node, made: Node) -> None:
         """Gives `made`, a scalar of the loop nest, the name that `node` of the fusion group has."""
-        names, _ = self._program
-        if node in names:
-            self.scope.b.names.setdefault(made, names[node])
+        if node in self._block.names:
+            self.scope.b.names.setdefault(made, self._block.names[node])
 
     def locate(self, node: Node, made: Node) -> Node:
         """Gives `made`, a scalar of the loop nest, the source lines of `node` of the fusion group.
         Returns `made`.
         """
-        _, locs = self._program
-        if node in locs:
-            self.scope.b.locs.setdefault(made, locs[node])
+        if node in self._block.locs:
+            self.scope.b.locs.setdefault(made, self._block.locs[node])
         return made
 
     def _steps(self, node: Node, index: Index, guard: Node | None) -> Steps:
@@ -200,9 +197,12 @@ class Scalars:
         return self.scope.b.op(node.op, args, dict(node.attrs))
 
     def _cast(self, value: Node, node: Node) -> Node:
+        """Converts a value. A 16-bit float stays as precise as registers hold it if its f32 value
+        is wanted, unless other kernels read it from memory: all have to see one value.
+        """
         source, target = node.args[0].dtype, node.dtype
-        if target != source:
-            # round before a conversion: other kernels may read this value from memory
+        widens = target.is_float and target.bits > source.bits
+        if target != source and not (widens and behind(node.args[0]) not in self._stored):
             value = self._rounded(value, source)
         return self.scope.cast(self.scope.cast(value, target), wide(target))
 

@@ -48,6 +48,8 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Pair]] = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_value_equals_itself_in_memory(program: str, dtype: torch.dtype) -> None:
     x, y = torch.randn(2, 37, 8).to(dtype)
+    if program == "kept of scores":  # products of small integers are exact: scores round once
+        x, y = (torch.round(2 * v) for v in (x, y))
     fn = PROGRAMS[program]
     for got, want in zip(stack.compile(fn, x, y)(x, y), fn(x, y), strict=True):
         torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)

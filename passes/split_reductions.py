@@ -38,6 +38,7 @@ from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_rou
 from stack.passes.policies.stream_parts import best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
 from stack.passes.rules.folded_rows import folded, rows_together
+from stack.passes.streaming.folded_rows import folded_stream, stream_rows
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
@@ -92,9 +93,7 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
             parts = _walk_parts([sizes[a] for a in axes], sizes[-1], scope.log.gpu)
         rows = rows_together(node) if is_column and not parts else 1
         if rows > 1 and extent >= rows * scope.log.gpu.parts.least:
-            scope.log.note(
-                f"{_name(node, scope)}: {rows} rows are read as one row, for loads of 16 bytes"
-            )
+            _note_fold(node, rows, scope)
             gpu, dtype = scope.log.gpu, source.dtype
             return folded(
                 node, rows, lambda line, count: _best_parts(line, count, dtype, True, gpu)
@@ -110,10 +109,7 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
             f" for {scope.log.gpu.processors} processors"
         )
         made = _in_stages(node, dict(zip(axes, split, strict=True)))
-        if asked:
-            last = made.args[0] if converts(made) else made
-            _name_part(last.args[0], node, op, scope)
-        return made
+        return _with_name(made, node, op, scope) if asked else made
 
     # ---- dots
 
@@ -145,10 +141,7 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
             f" for {scope.log.gpu.processors} processors"
         )
         made = _split_dot(node, inputs, output, contracted[0], parts)
-        if asked:
-            last = made.args[0] if converts(made) else made
-            _name_part(last.args[0], node, op, scope)
-        return made
+        return _with_name(made, node, op, scope) if asked else made
 
     # ---- streams
 
@@ -160,6 +153,10 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
         parts = asked or self.parts
         gpu = scope.log.gpu
         least = gpu.parts.least
+        rows = 1 if parts else stream_rows(node)
+        if rows > 1 and extent >= rows * least * len(node.blocks[0].results):
+            _note_fold(node, rows, scope)
+            return folded_stream(node, rows, lambda stream: best_part(stream, gpu))
         part = -(-extent // (parts * least)) * least if parts else best_part(node, gpu)
         if not part or part >= extent:
             return None
@@ -168,14 +165,15 @@ class SplitReductions(Pass, needs=("reduce", "dot", "stream")):
             f" for {scope.log.gpu.processors} processors"
         )
         made = in_parts(node, part)
-        if asked:
-            first = made.args[0].args[0] if is_item(made.args[0]) else made.args[0]
-            _name_part(first, node, op, scope)
-        return made
+        return _with_name(made, node, op, scope) if asked else made
 
 
 def _name(node: Node, scope: Scope) -> str:
     return f"%{scope.block.names.get(node, node.op)}"
+
+
+def _note_fold(node: Node, rows: int, scope: Scope) -> None:
+    scope.log.note(f"{_name(node, scope)}: {rows} rows are read as one row, for loads of 16 bytes")
 
 
 def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
@@ -195,9 +193,13 @@ def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
     return extent // part if part else 1
 
 
-def _name_part(part: Node, node: Node, op: Builder, scope: Scope) -> None:
-    """Names the partial results after their value, so that its schedule applies to them."""
+def _with_name(made: Node, node: Node, op: Builder, scope: Scope) -> Node:
+    """Names the partial results, operands of the last stage `made`, after their value, so that its
+    schedule applies to them."""
+    last = made.args[0] if converts(made) else made
+    part = last.args[0].args[0] if is_item(last.args[0]) else last.args[0]
     op.names[part] = scope.block.names[node] + PART
+    return made
 
 
 def _reduces_lines(source: Node, scope: Scope) -> bool:

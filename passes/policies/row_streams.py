@@ -55,6 +55,7 @@ from stack.passes.policies.rows import arithmetic, evictions, programs
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
+from stack.passes.steps.affine import linear
 from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.steps.primitives import (
@@ -249,14 +250,15 @@ def _column(nest: Node, around: Mapping[str, int]) -> str:
     """Returns the axis of the programs along which all arrays that have the streamed axis are
     contiguous; "" if there is none."""
     names = {loop.blocks[0].params[0]: axis_of(loop) for loop, _ in all_loops(nest)}
-    found: set[str] = set()
+    columns: set[str] = set()
     for _, node in walk_nodes(nest.blocks[0]):
         if not (is_load(node) and node.args[0].tensor.rank):
             continue
         *outer, last = node.args[1 : 1 + node.args[0].tensor.rank]
-        if any(names.get(n) == STREAMED for n in topological(outer)):
-            found.add(names.get(last, ""))
-    (column,) = found if len(found) == 1 else ("",)
+        steps = {name: found[0] for var, name in names.items() if (found := linear(last, var))}
+        if any(names.get(n) == STREAMED for n in topological(outer)) or steps.get(STREAMED, 0) > 1:
+            columns.add(next((name for name, step in steps.items() if step == 1), ""))
+    (column,) = columns if len(columns) == 1 else ("",)
     return column if column in around else ""
 
 

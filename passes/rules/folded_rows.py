@@ -11,7 +11,7 @@ over are reduced on their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import gcd, prod
 
 from stack.ir.algebra import COMBINE
@@ -39,8 +39,12 @@ def rows_together(node: Node) -> int:
     ends = [n for n in read if not is_elementwise(n) and n.tensor.rank]
     if not ends or any(n.shape != source.shape or (is_view(n) and not is_alias(n)) for n in ends):
         return 1
-    row = prod(map(static, kept)) * min(n.dtype.bytes for n in ends)
-    return VECTOR_BYTES // gcd(VECTOR_BYTES, row)
+    return aligned_rows(prod(map(static, kept)), ends)
+
+
+def aligned_rows(line: int, arrays: Sequence[Node]) -> int:
+    """Returns how many rows of `line` elements make an aligned row of all arrays."""
+    return VECTOR_BYTES // gcd(VECTOR_BYTES, line * min(a.dtype.bytes for a in arrays))
 
 
 def folded(node: Node, rows: int, best: Callable[[int, int], int]) -> Node:

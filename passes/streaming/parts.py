@@ -7,8 +7,9 @@ over a long axis of few rows this is known as split-K or split-KV; this code is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from stack.ir.algebra import COMBINE
 from stack.ir.axes import Axis, Rule
 from stack.ir.builder import Builder, make, new_params
 from stack.ir.dim import Dim
@@ -18,29 +19,57 @@ from stack.ir.traits import fold_of, is_alias, is_elementwise
 from stack.rewrite.engine import inline_block
 
 PARTS = Axis(("parts",))
+View = Callable[[Node, Node], Node]
 
 
 def in_parts(stream: Node, part: int) -> Node:
     """Returns a stream on parts of `part` elements, followed by one group that merges them."""
+    return merged(stream, states_of_parts(stream, part), lambda _, found: found)
+
+
+def states_of_parts(stream: Node, part: int) -> list[Node]:
+    """Returns the states of each part of `part` elements; their first axis runs over the parts."""
     states, correct, finish = stream.blocks
     count = len(states.results)
     ends = Block(finish.params, finish.params[:count], finish.names, finish.locs)
     attrs = {k: v for k, v in stream.attrs.items() if k != "schedule"}
     split = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
-    found = [make("item", (split,), {"index": i}) for i in range(count)] if count > 1 else [split]
-    held = new_params("s", [f.type for f in found], finish.params[count:])
-    merged: list[Node] = []
+    return [make("item", (split,), {"index": i}) for i in range(count)] if count > 1 else [split]
+
+
+def merged(stream: Node, found: Sequence[Node], view: View, rest: Node | None = None) -> Node:
+    """Returns a group that merges the states of parts, and computes the results of a stream.
+
+    Args:
+        stream: the stream.
+        found: the states of the parts, each as one array.
+        view: given a state and its array, returns it for each part, with a first axis of parts.
+        rest: a stream of one more short part, if there is one: the group computes its states.
+    """
+    states, correct, finish = stream.blocks
+    count = len(states.results)
+    given = new_params("s", [f.type for f in found], finish.params[count:])
+    held = list(map(view, states.results, given))
+    builder = Builder()
+    args = list(rest.args) if rest is not None else []
+    short = new_params("t", [a.type for a in args], [*given, *finish.params[count:]])
+    more = inline_block(rest.blocks[0], short, builder) if rest is not None else []
+    made: list[Node] = []
     for j, state in enumerate(states.results):
         # `correct` of a state reads only earlier states: later ones are not merged yet
-        new = [_repeated(m, h.shape[0]) for m, h in zip(merged, held)] + held[len(merged) :]
+        new = [_repeated(m, h.shape[0]) for m, h in zip(made, held)] + held[len(made) :]
         kept = with_parts(correct.results[j], dict(zip(correct.params, [*held, *new], strict=True)))
-        merged.append(make("reduce", (kept,), {"kind": fold_of(state), "axes": (0,)}))
-    builder = Builder()
-    results = inline_block(finish, [*merged, *finish.params[count:]], builder)
+        total = make("reduce", (kept,), {"kind": fold_of(state), "axes": (0,)})
+        if more:
+            one = Block(correct.params, (correct.results[j],))
+            (kept,) = inline_block(one, [*more, *made, *more[len(made) :]], builder)
+            total = make(COMBINE[fold_of(state)], (total, kept))
+        made.append(total)
+    results = inline_block(finish, [*made, *finish.params[count:]], builder)
     needed = set(topological(results))
     read = [p for p in finish.params[count:] if p in needed]
-    body = Block([*held, *read], results, builder.names, builder.locs)
-    args = [*found, *(stream.args[finish.params.index(p) - count] for p in read)]
+    body = Block([*given, *short, *read], results, builder.names, builder.locs)
+    args = [*found, *args, *(stream.args[finish.params.index(p) - count] for p in read)]
     return make("fusion", args, {"kind": "reduction", "name": "merge"}, (body,))
 
 

@@ -13,15 +13,16 @@ import numpy as np
 
 from stack.errors import RuleError
 from stack.ir.builder import constant, make, param, remade
+from stack.ir.forms import reshaped, sliced
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
-from stack.ir.ops import rule_of
+from stack.ir.ops import is_view, rule_of
 from stack.ir.space import Array, NumpySpace, identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.ir.traits import fold_of
 from stack.ir.types import TensorType
 
-# an argument, and the index of its streamed axis (None: it has none)
+# an argument or a view of one, and the index of its streamed axis (None: it has none)
 View = tuple[Node, int | None]
 
 
@@ -30,8 +31,8 @@ class Tiled:
     `start + size` of the reduced axis.
 
     Attributes:
-        views: arguments as they are read. An argument that is read both along the streamed axis and
-            across it, as in x @ x.T, occurs twice.
+        views: arguments and views of them as they are read. An argument that is read both along the
+            streamed axis and across it, as in x @ x.T, occurs twice.
         partials: for each state a block that takes the views and then the earlier states, and
             returns the state of these elements alone.
     """
@@ -41,6 +42,10 @@ class Tiled:
         self.size = size
         block = stream.blocks[0]
         self._params = set(block.params)
+        self._read = set(block.params)  # arguments and views of them
+        for node in block.nodes:
+            if is_view(node) and node.args[0] in self._read:
+                self._read.add(node)
         self._states = {s: param(f"s{i}", s.type) for i, s in enumerate(block.results)}
         self._views: dict[View, Node] = {}
         self._done: dict[tuple[Node, int | None], Node] = {}
@@ -67,7 +72,7 @@ class Tiled:
         if axis is None and node in self._states:
             return self._states[node]
         type_ = node.tensor if axis is None else _resized(node.tensor, axis, self.size)
-        if node in self._params:
+        if node in self._params or (axis is not None and node in self._read):
             made = param(f"v{len(self._views)}", type_)
             return self._views.setdefault((node, axis), made)
         if axis is None:
@@ -157,15 +162,12 @@ def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
     """
     start, limit = [0] * value.tensor.rank, list(value.shape)
     start[axis], limit[axis] = tiled.start, tiled.start + tiled.size
-    step = (1,) * value.tensor.rank
-    return make("slice", (value,), {"start": tuple(start), "limit": tuple(limit), "step": step})
+    return sliced(value, start, limit)
 
 
 def _stacked(values: Sequence[Node]) -> Node:
     """Returns a `concat` node that stacks values of one type along a new first axis."""
-    type_ = values[0].tensor
-    rows = [make("reshape", (v,), hint=type_.with_shape((1, *type_.shape))) for v in values]
-    return make("concat", rows, {"axis": 0})
+    return make("concat", [reshaped(v, (1, *v.shape)) for v in values], {"axis": 0})
 
 
 def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile: int) -> list[Any]:
@@ -179,7 +181,7 @@ def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile:
         tiled = Tiled(stream, first, size)
         views: list[Array] = []
         for node, axis in tiled.views:
-            whole = args[params.index(node)]
+            (whole,) = evaluate(Block(params, [node]), args, NumpySpace())
             views.append(whole if axis is None else _take(whole, axis, first, size))
         new = list[Any]()
         for i, partial in enumerate(tiled.partials):

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from gpu_cases import PRODUCTS, Shape, assert_near, einsum, floats
 from kernel_cases import random_array
 from random_programs import random_program
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 from rule_cases import func as rule_func
 
+import stack
 from stack.backends.cuda import BACKEND as CUDA
 from stack.backends.triton import BACKEND as TRITON
-from stack.ir import Builder, Func, param, parse, tensor, verify
+from stack.ir import Builder, Func, make, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.dim import symbol
+from stack.ir.streaming import interpret_in_tiles
 from stack.rewrite import Pipeline
+from stack.rewrite.truth import Truth
 from stack.run.backend import Backend
 
 ALWAYS = "split_reductions{parts=4}"
@@ -130,6 +137,124 @@ NOT_FOLDED: Kept = {
     "a middle axis": ("%x: f32[9, 512, 33]", '%z = reduce(%x) {axes=[1], kind="sum"} : f32[9, 33]'),
 }
 
+# a stream: the states, their correction, and the result
+BEST = """{{(%p: bf16[{shape}])
+        %c = cast(%p) : f32[{shape}]
+        %m = reduce(%c) {{axes=[{axis}], kind="max"}} : f32[{kept}]
+        %b = broadcast(%m) {{axes=[{others}]}} : f32[{shape}]
+        %q = eq(%c, %b) : bool[{shape}]
+        %n = ne(%c, %c) : bool[{shape}]
+        %o = or(%q, %n) : bool[{shape}]
+        %i = iota() {{axis={along}}} : i32[{shape}]
+        %s = select(%o, %i, {size}:i32) : i32[{shape}]
+        %a = reduce(%s) {{axes=[{axis}], kind="min"}} : i32[{kept}]
+        return %m, %a
+        }} {{(%om: f32[{kept}], %oa: i32[{kept}], %nm: f32[{kept}], %na: i32[{kept}])
+        %e = eq(%om, %nm) : bool[{kept}]
+        %u = ne(%om, %om) : bool[{kept}]
+        %k = or(%e, %u) : bool[{kept}]
+        %w = select(%k, %oa, {size}:i32) : i32[{kept}]
+        return %om, %w
+        }} {{(%sm: f32[{kept}], %sa: i32[{kept}], %p: bf16[{shape}])
+        return %sa
+        }}"""
+
+
+def _best(shape: Shape, axis: int, along: int | None = None, is_turned: bool = False) -> Func:
+    """An argmax as a stream, of positions `along` an axis, by default its own."""
+    kept = [s for a, s in enumerate(shape) if a != axis]
+    others = [a for a in range(len(shape)) if a != axis]
+    words = {"shape": shape, "kept": kept, "others": others}
+    texts = {name: ", ".join(map(str, numbers)) for name, numbers in words.items()}
+    along = axis if along is None else along
+    body = BEST.format(axis=axis, along=along, size=shape[axis], **texts)
+    stream = f'%z = stream(%x) {{name="argmax"}} : i32[{texts["kept"]}] {body}'
+    params, lines = f"%x: bf16[{texts['shape']}]", [stream]
+    if is_turned:
+        params = f"%y: bf16[{shape[1]}, {shape[0]}]"
+        lines = [f"%x = transpose(%y) {{perm=[1, 0]}} : bf16[{texts['shape']}]", stream]
+    body = "\n".join(lines)
+    kind = f"i32[{texts['kept']}]"
+    return parse(f"func @main({params}) -> ({kind}) at tensor {{\n{body}\n  return %z\n}}\n")
+
+
+FOLDED_ARGMAX = """func @main(%x: bf16[257, 33]) -> (i32[33]) at tensor {
+  %reshape = reshape(%x) : bf16[8481]
+  %stream = stream(%reshape) {name="argmax", part=32} : (f32[1, 264], i32[1, 264]) {
+    (%p0: bf16[8481])
+    %slice = slice(%p0) {limit=[8448], start=[0], step=[1]} : bf16[8448]
+    %reshape = reshape(%slice) : bf16[32, 264]
+    %c = cast(%reshape) : f32[32, 264]
+    %m = reduce(%c) {axes=[0], kind="max"} : f32[264]
+    %b = broadcast(%m) {axes=[1]} : f32[32, 264]
+    %q = eq(%c, %b) : bool[32, 264]
+    %n = ne(%c, %c) : bool[32, 264]
+    %o = or(%q, %n) : bool[32, 264]
+    %i = iota() {axis=0} : i32[32, 264]
+    %s = select(%o, %i, 257:i32) : i32[32, 264]
+    %a = reduce(%s) {axes=[0], kind="min"} : i32[264]
+    return %m, %a
+  } {(%om: f32[264], %oa: i32[264], %nm: f32[264], %na: i32[264])
+    %e = eq(%om, %nm) : bool[264]
+    %u = ne(%om, %om) : bool[264]
+    %k = or(%e, %u) : bool[264]
+    %w = select(%k, %oa, 257:i32) : i32[264]
+    return %om, %w
+  } {(%s0: f32[264], %s1: i32[264], %p0: bf16[8481])
+    return %s0, %s1
+  }
+  %item = item(%stream) {index=0} : f32[1, 264]
+  %reshape_1 = reshape(%item) : f32[1, 8, 33]
+  %item_1 = item(%stream) {index=1} : i32[1, 264]
+  %reshape_2 = reshape(%item_1) : i32[1, 8, 33]
+  %z = fusion(%reshape_1, %reshape_2, %reshape) {kind="reduction", name="merge"} : i32[33] {
+    (%s0: f32[1, 8, 33], %s1: i32[1, 8, 33], %t0: bf16[8481])
+    %reshape = reshape(%s0) : f32[8, 33]
+    %reduce = reduce(%reshape) {axes=[0], kind="max"} : f32[33]
+    %slice = slice(%t0) {limit=[8481], start=[8448], step=[1]} : bf16[33]
+    %reshape_1 = reshape(%slice) : bf16[1, 33]
+    %c = cast(%reshape_1) : f32[1, 33]
+    %m = reduce(%c) {axes=[0], kind="max"} : f32[33]
+    %max = max(%reduce, %m) : f32[33]
+    %broadcast = broadcast(%max) {axes=[1]} : f32[8, 33]
+    %eq = eq(%reshape, %broadcast) : bool[8, 33]
+    %ne = ne(%reshape, %reshape) : bool[8, 33]
+    %or = or(%eq, %ne) : bool[8, 33]
+    %mul = mul(%s1, 8:i32) : i32[1, 8, 33]
+    %iota = iota() {axis=1} : i32[1, 8, 33]
+    %add = add(%mul, %iota) : i32[1, 8, 33]
+    %lt = lt(%s1, 257:i32) : bool[1, 8, 33]
+    %select = select(%lt, %add, 257:i32) : i32[1, 8, 33]
+    %reshape_2 = reshape(%select) : i32[8, 33]
+    %select_1 = select(%or, %reshape_2, 257:i32) : i32[8, 33]
+    %reduce_1 = reduce(%select_1) {axes=[0], kind="min"} : i32[33]
+    %eq_1 = eq(%m, %max) : bool[33]
+    %ne_1 = ne(%m, %m) : bool[33]
+    %or_1 = or(%eq_1, %ne_1) : bool[33]
+    %b = broadcast(%m) {axes=[1]} : f32[1, 33]
+    %q = eq(%c, %b) : bool[1, 33]
+    %n = ne(%c, %c) : bool[1, 33]
+    %o = or(%q, %n) : bool[1, 33]
+    %iota_1 = iota() {axis=0} : i32[1, 33]
+    %i = add(%iota_1, 256:i32) : i32[1, 33]
+    %s = select(%o, %i, 257:i32) : i32[1, 33]
+    %a = reduce(%s) {axes=[0], kind="min"} : i32[33]
+    %select_2 = select(%or_1, %a, 257:i32) : i32[33]
+    %min = min(%reduce_1, %select_2) : i32[33]
+    return %min
+  }
+  return %z
+}
+"""
+NOT_FOLDED_STREAMS: dict[str, Func] = {
+    "aligned rows": _best((512, 64), 0),
+    "few rows": _best((255, 33), 0),
+    "along the rows": _best((512, 513), 1),
+    "arrays of a batch begin at odd addresses": _best((3, 513, 33), 1),
+    "positions of another axis": _best((512, 33), 0, 1),
+    "a transposed array": _best((512, 33), 0, is_turned=True),
+}
+
 KEPT: Kept = {
     "parts as large as the axis": (
         "%x: f32[4, 6]",
@@ -194,6 +319,51 @@ def test_several_rows_are_an_aligned_one(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_FOLDED)
 def test_rows_stay_alone(name: str) -> None:
     notes = Pipeline("split_reductions").run(rule_func(*NOT_FOLDED[name])).records[0].notes
+    assert not any("for loads of 16 bytes" in note for note in notes)
+
+
+def test_several_rows_of_a_stream_are_an_aligned_one() -> None:
+    """An argmax of 257 rows: 32 times eight, and one row that is left over."""
+    program = _best((257, 33), 0)
+    made = Pipeline("split_reductions").run(program, check=True).func
+    assert Truth(program).problem(made) == ""
+    assert str(made) == str(parse(FOLDED_ARGMAX))
+    assert Pipeline("split_reductions").run(made).func is made
+
+
+def test_a_position_that_no_element_has_stays_the_end(rng: np.random.Generator) -> None:
+    text = str(_best((257, 33), 0)).replace("%o = or(%q, %n)", "%o = gt(%c, 9.0:f32)")
+    program = parse(text.replace("return %om, %w", "return %om, %oa"))
+    made = Pipeline("split_reductions").run(program, check=True).func
+    assert made is not program
+    x = rng.integers(-5, 5, (257, 33)).astype(np.float32)
+    x[[7, 60], 3] = x[256, 4] = 10
+    want = np.full(33, 257)
+    want[3], want[4] = 7, 256
+    np.testing.assert_array_equal(made.interpret(x), want)
+
+
+def test_programs_of_a_folded_stream_have_columns() -> None:
+    """Its rows are parts of flat memory, in which neighbouring columns are neighbours."""
+    func = Pipeline("split_reductions,fuse,schedule").run(_best((4096, 4095), 0)).func
+    (stream,) = (n for n in func.body.nodes if n.op == "stream")
+    assert str(stream.attrs["schedule"]).startswith("c=64@grid k=16@serial")
+
+
+def test_tiles_of_a_stream_read_views_of_arguments(rng: np.random.Generator) -> None:
+    func = Pipeline("split_reductions").run(_best((257, 33), 0)).func
+    (stream,) = (n for n in func.body.nodes if n.op == "stream")
+    whole = make("stream", stream.args, {"name": "argmax"}, stream.blocks)
+    x = rng.integers(-9, 9, 257 * 33).astype(np.float32)
+    best, place = interpret_in_tiles(whole, [x], 7, 3)
+    rows = x[: 256 * 33].reshape(32, 8 * 33)
+    np.testing.assert_array_equal(best, rows.max(0))
+    np.testing.assert_array_equal(place, rows.argmax(0))
+
+
+@pytest.mark.parametrize("name", NOT_FOLDED_STREAMS)
+def test_rows_of_a_stream_stay_alone(name: str) -> None:
+    notes = Pipeline("split_reductions").run(NOT_FOLDED_STREAMS[name]).records[0].notes
     assert not any("for loads of 16 bytes" in note for note in notes)
 
 
@@ -280,6 +450,64 @@ def test_folded_rows(backend: Backend, kind: str, shape: Shape, rng: np.random.G
     np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
     assert_near(np.nan_to_num(found, posinf=9, neginf=-9), np.nan_to_num(want, posinf=9, neginf=-9),
                 "bf16")  # fmt: skip
+
+
+FOLDED_PROGRAMS = {
+    "argmax": lambda x, axis: x.argmax(axis),
+    "argmin": lambda x, axis: x.argmin(axis),
+    "max": lambda x, axis: tuple(x.max(axis)),
+    "var": lambda x, axis: x.var(axis),
+    "std and mean": lambda x, axis: torch.std_mean(x, axis),
+    "logsumexp": lambda x, axis: torch.logsumexp(x.float(), axis),
+}
+
+
+def _columns(shape: Shape, axis: int, special: bool) -> torch.Tensor:
+    """Few distinct values, so that many are equal; `special`: with columns of nan, inf and -0.0."""
+    x = torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(0)) / 8
+    lines = x.movedim(axis, 0).flatten(1)
+    if special:
+        size = shape[axis]
+        lines[size // 3, 1] = lines[size - 1, 1] = lines[5, 1] = math.nan
+        lines[size - 1, 2] = lines[2, 3] = math.nan
+        lines[:, 4], lines[:, 5] = -0.0, 0.0
+        lines[::2, 6], lines[1::2, 6] = -0.0, 0.0
+        lines[7, 7] = lines[size - 1, 7] = math.inf
+        lines[:, 8] = -math.inf
+    return lines.unflatten(1, [s for a, s in enumerate(shape) if a != axis]).movedim(0, axis)
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("backend", [TRITON, CUDA], ids=lambda b: b.name)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", FOLDED_PROGRAMS)
+@pytest.mark.parametrize(("shape", "axis"), [((519, 33), 0), ((3, 520, 33), 1), ((1030, 11), 0)])
+def test_folded_streams(
+    backend: Backend, dtype: torch.dtype, name: str, shape: Shape, axis: int
+) -> None:
+    fn = FOLDED_PROGRAMS[name]
+    x = _columns(shape, axis, name in ("argmax", "argmin", "max")).to(dtype).contiguous()
+    func, notes = stack.trace(lambda x: fn(x, axis), x), list[str]()
+    for _, spec in backend.lowering.stages:
+        result = Pipeline(spec).run(func)
+        func, notes = result.func, notes + [n for r in result.records for n in r.notes]
+        verify(func)
+    assert any("for loads of 16 bytes" in note for note in notes)
+    found, want = func.interpret(x.float().numpy()), fn(x, axis)
+    exact = fn(x.double(), axis)
+    for got, theirs, true in zip(*map(_several, (found, want, exact)), strict=True):
+        if not theirs.is_floating_point():
+            np.testing.assert_array_equal(got, theirs.numpy())
+            continue
+        off = np.abs(np.asarray(got, np.float64) - true.double().numpy())
+        allowed = 2 * (theirs.double() - true).abs().numpy() + 1e-6
+        is_finite = np.isfinite(true.numpy())
+        assert (off <= allowed)[is_finite].all()
+        np.testing.assert_array_equal(np.asarray(got)[~is_finite], true.numpy()[~is_finite])
+
+
+def _several(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 @pytest.mark.every(5)

@@ -13,15 +13,18 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from math import prod
 from typing import Any
 
+from stack.backends.mlir.mma import is_raised, mma_of
 from stack.calls.graph import CompiledGraph
 from stack.demos import cpu_peaks
 from stack.explore.table import scaled, table
+from stack.ir.contraction import is_along_depth
 from stack.ir.func import Func
 from stack.ir.node import Node
-from stack.ir.traits import is_kernel
+from stack.ir.traits import is_kernel, is_stream, unconverted
 from stack.measure.bench import programs_of
 from stack.measure.cpu import cpu_cases
 from stack.measure.inner_loop import InnerLoop, inner_loop, kernels_of
@@ -30,9 +33,9 @@ from stack.measure.plots import plot_parts
 from stack.measure.roofline import copy_rates
 from stack.measure.suite import Case, select
 from stack.measure.timing import Timing
-from stack.passes.cpu_loops.dot import find_dot, is_packed, tile_mma
-from stack.passes.cpu_loops.gemm import counts_of
-from stack.passes.cpu_loops.gemm_plan import Counts
+from stack.passes.steps.panels import BlockProduct, block_products
+from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import extent_of
 from stack.run.backend import Kernel
 from stack.target import Cpu, Mma, cpu_at_hand
 
@@ -67,6 +70,53 @@ class Machine:
         copies = {k: max(v, other.copies[k]) for k, v in self.copies.items()}
         loads, call = max(self.loads, other.loads), min(self.call, other.call)
         return Machine(self.threads, multiplies, loads, copies, call)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Instructions and bytes of a matmul.
+
+    Attributes:
+        multiplies: multiply-add instructions.
+        loads: loads of their operands into registers.
+        packed: bytes of packed panels that are written; 0 if operands are read in place.
+        panels: bytes of panels of columns that tiles read.
+    """
+
+    multiplies: int = 0
+    loads: int = 0
+    packed: int = 0
+    panels: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+def counts_of(product: BlockProduct, cpu: Cpu) -> Counts:
+    """Counts the instructions and bytes of a `dot` of blocks in all iterations of its loops."""
+    dot, mma = product.dot, mma_of(product.dot, cpu)
+    rows, lanes = map(static, (1, *dot.shape)[-2:])
+    sizes = dict(zip(product.panel_names, map(static, product.panel.shape), strict=True))
+    depth = prod(n for name, n in sizes.items() if name != product.lane)
+    is_packed = unconverted(product.panel).args[0].tensor.space == "local"
+    if mma and mma.offset and not is_raised(product.rows):
+        rows += 1  # the row of offsets
+    vectors, steps = -(-lanes * dot.dtype.bytes // cpu.vector_bytes), depth
+    if mma and mma.rows > 1:  # two by two: four loads for four multiplications
+        multiplies = loads = -(-rows // mma.rows) * (lanes // mma.lanes)
+        steps //= mma.depth
+    elif is_along_depth(dot) and not is_packed:
+        few = min(lanes, cpu.sums_beside(rows))
+        multiplies, loads = rows * lanes, (rows + few) * lanes // few
+        steps //= mma.group * mma.lanes if mma else cpu.lanes
+    else:
+        multiplies, loads = rows * vectors, rows + vectors
+        steps //= mma.depth if mma else 1
+    size = static(unconverted(product.panel).tensor.bytes)
+    own = [n for n in product.around if n not in product.tiles]
+    times, chunks = (prod(map(extent_of, loops)) for loops in (product.around, own))
+    packed = chunks * size if is_packed and product.tiles else 0
+    return Counts(multiplies * steps * times, loads * steps * times, packed, times * size)
 
 
 @dataclass(frozen=True)
@@ -158,27 +208,30 @@ def compiled(case: Case) -> tuple[CompiledGraph, Any]:
 def products_of(case: str, graph: CompiledGraph, executable: Any, cpu: Cpu) -> dict[int, Product]:
     """Returns the matmul kernels by number, equal ones once; streams are excluded."""
     tiled: Func = graph.run.func("tiled")
+    groups: Func = graph.run.func("scheduled")
+    streams = {groups.body.names[n] for n in groups.nodes if is_stream(n)}
     nodes = {tiled.body.names[n]: n for n in tiled.nodes if is_kernel(n)}
     listings = kernels_of(executable.artifacts["asm"]())
     found: dict[str, tuple[int, Product]] = {}
     for i, kernel in enumerate(executable.kernels):
         node = nodes.get(kernel.stage_node)
-        dot = find_dot(node.blocks[0]) if node is not None else None
-        is_stream = dot is not None and is_packed(dot)
-        if node is not None and "dot" in kernel.name and not is_stream and kernel.name not in found:
+        is_own = node is not None and kernel.stage_node not in streams
+        if node is not None and is_own and "dot" in kernel.name and kernel.name not in found:
             found[kernel.name] = i, _product(case, kernel, node, listings[kernel.name], cpu)
     return dict(found.values())
 
 
 def _product(case: str, kernel: Kernel, node: Node, listing: str, cpu: Cpu) -> Product:
-    dot = find_dot(node.blocks[0])
-    mma = tile_mma(dot, cpu) if dot is not None else None
+    products = [*block_products(node)]
+    # beside the tiles of rows there may be one row of zeros
+    dot = max((p.dot for p in products), key=lambda dot: prod(map(static, dot.shape)), default=None)
+    mma = mma_of(dot, cpu) if dot is not None else None
     each = 2 * (mma.rows * mma.lanes * mma.depth if mma else cpu.lanes)
     shared = _PIECES.search(kernel.text)
     return Product(
         case,
         kernel,
-        Counts(0, 0, 0, 0) if dot is None else counts_of(node.blocks[0], cpu),
+        sum((counts_of(p, cpu) for p in products), Counts()),
         instruction_of(mma),
         each,
         tuple(d for d in dot.shape if isinstance(d, int)) if dot is not None else (),

@@ -8,8 +8,8 @@
 ``steps``         rewrites of a loop nest, each checked before it is applied
 ``policies``      ``blocks``, ``tile``, ``schedule``: the list of steps for each kind of group
 ``gpu_products``  tile sizes and cost model of matmuls on a GPU
-``cpu_products``  tile sizes of matmuls and convolutions on a CPU
-``cpu_loops``     ``distribute``: CPU kernels to loops over packed panels and register tiles
+``cpu_products``  tiles and panels of matmuls and convolutions on a CPU
+``cpu_loops``     ``coalesce``, ``split_reductions``: short axes and reductions of few rows on a CPU
 ``gpu_layout``    ``distribute_gpu``: kernels of blocks to the threads of a GPU, by layouts
 ``sharding``      ``propagate``, ``reshard``, ``spmd``: one program over the ranks of a mesh
 ``training``      ``partition``: the values that a training step saves for its backward pass

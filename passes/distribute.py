@@ -1,97 +1,127 @@
-"""distribute: lower kernels of a CPU to the loop level.
+"""distribute: sum long sums of CPU kernels in blocks.
 
-Kernels that schedule steps made are loops already (`passes/policies`). A `dot` that step
-`microkernel` made gets its packed panels here. In all kernels, long sums become sums of blocks.
+Schedule steps made the kernels: loops over vectors and memory of a thread, some of them bound to
+threads (`passes/policies`). Here a loop that adds many floats becomes a loop over blocks, each of
+which starts from zero. That loop becomes a loop over blocks of blocks, and so on: rounding errors
+grow with a block, not with the length. This is pairwise summation by a tree of high degree. It
+costs one more addition for each `BLOCK` numbers. The upper levels dominate the error, so they have
+a lower degree, which costs next to nothing.
+
+Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cache
 
 from stack.errors import VerifyError
+from stack.ir.builder import constant, make, rebuild_block, results_of
 from stack.ir.lines import with_lines
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, walk
 from stack.ir.printer import print_node
-from stack.ir.traits import behind, is_kernel, maker, runs_once
-from stack.ir.types import TensorType
+from stack.ir.traits import is_kernel, is_loop
 from stack.passes.control import BlockPass
-from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
-from stack.passes.cpu_loops.dot import find_dot, is_packed
-from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
-from stack.passes.cpu_loops.gemm_plan import Counts
-from stack.rewrite.engine import Replacement, replace
+from stack.passes.steps.guard import is_total
+from stack.passes.steps.loops import along, is_serial
+from stack.passes.steps.online import identity_like
+from stack.passes.tiling.loops import Names, names_of
+from stack.rewrite.engine import replace
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
-from stack.target import Cpu, Target, as_cpu
+
+BLOCK = 32  # numbers in a block of the lowest level
+DEGREE = 8  # blocks in a block of an upper level
 
 
 @dataclass(frozen=True)
 class Distribute(BlockPass):
-    """Lower tile kernels to parallel loops over vectors, and long sums to sums of blocks."""
+    """Lower long sums in kernels to sums of blocks."""
 
     def change(self, block: Block, log: Log) -> Block:
         if log.cpu.refused:
             log.note(log.cpu.refused)
-        loops_of = CachedTransform(lambda kernel: with_lines(distribute_kernel(kernel, log.cpu)))
-        prepacked_of = CachedTransform(
-            lambda kernel: with_lines(distribute_prepacked(kernel, log.cpu))
-        )
-
-        @cache
-        def counted(params: tuple[Node, ...], results: tuple[Node, ...], kept: bool) -> Counts:
-            return counts_of(Block(params, results), log.cpu, kept)
-
-        changed: dict[Node, Node | Replacement] = {}
-        for node in block.nodes:
-            if not is_kernel(node) or not log.spend("distribute"):
-                continue
-            is_prepacked = has_kept_panels(node, log.cpu)
-            body = node.blocks[0]
-            dot = find_dot(body)
-            if dot is not None and not is_packed(dot):
-                counts = counted(body.params, body.results, is_prepacked)
-                log.note(f"{node.attrs['name']}: {counts}")
-            if not is_prepacked:
-                changed[node] = loops_of(node)
-                continue
-            product = prepacked_of(node)
-            panels = {a: "panels" for a in product.args if a not in node.args}
-            changed[node] = Replacement(product, names=panels)
-        return replace(block, changed)
+        loops_of = CachedTransform(lambda kernel: with_lines(distribute_kernel(kernel)))
+        kernels = (n for n in block.nodes if is_kernel(n) and log.spend("distribute"))
+        return replace(block, {node: loops_of(node) for node in kernels})
 
 
-def distribute_kernel(kernel: Node, target: Target | None = None) -> Node:
+def distribute_kernel(kernel: Node) -> Node:
     """Lowers one kernel to the loop level. Raises VerifyError for a kernel of a GPU."""
     block = kernel.blocks[0]
     if "warps" in kernel.attrs:
         lines = next((line for line in block.locs.values() if line), ())
         raise VerifyError("a kernel for a GPU has no loops of a CPU", print_node(kernel), lines)
-    dot = find_dot(block)
-    if dot is not None and not is_packed(dot):
-        block = distribute_gemm(block, as_cpu(target))
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (sum_in_blocks(block),))
 
 
-def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:
-    """True if a tile kernel packs an operand that is the same in all calls, such as a weight."""
-    kept = [runs_once(maker(behind(a))) for a in kernel.args]
-    dot = find_dot(kernel.blocks[0])
-    if not any(kept) or dot is None or is_packed(dot):
-        return False
-    operand = packed_operand(kernel.blocks[0], cpu)
-    return operand is not None and kept[operand]
+def sum_in_blocks(block: Block) -> Block:
+    """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
+    loops, which sum blocks of its iterations first, then these sums.
+    """
+    if not any(_long_sums(node) for _, node in walk(block)):
+        return block
+    return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
-def distribute_prepacked(kernel: Node, cpu: Cpu) -> Node:
-    """Lowers a tile kernel of one dot to two kernels: one packs panels, one multiplies them."""
-    made = prepacked(kernel.blocks[0], cpu)
-    args = list(kernel.args)
-    attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}
-    panels = made.packing.results[0].tensor
-    type_ = TensorType(panels.dtype, panels.shape)
-    packing = Node("kernel", [args[made.operand]], attrs, type_, (made.packing,))
-    args[made.operand] = packing
-    attrs = {**kernel.attrs, "level": "loop"}
-    return Node("kernel", args, attrs, kernel.type, (sum_in_blocks(made.block),))
+class _Blocks:
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.count = 0
+
+    def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+        """Copies one node of the kernel with new operands and inner blocks. A loop with a long sum
+        becomes a loop over blocks of its iterations.
+        """
+        made = node.rebuilt(args, blocks=blocks)
+        sums = _long_sums(made)
+        return self._split(node, args, blocks[0], sums, BLOCK) if sums else made
+
+    def _split(
+        self, node: Node, args: tuple[Node, ...], block: Block, sums: Collection[int], length: int
+    ) -> Node:
+        """Splits a loop with long sums into an outer loop over blocks, and an inner one over the
+        `length` iterations of each block.
+        """
+        index, *carried = block.params
+        extent = int(index.attrs["extent"])
+        count = -(-extent // length)
+        self.count += 1
+        own = self.names.own
+        outer = along(own(f"block{self.count}"), count, index)
+        names = [own(f"{c.attrs['name']}_b{self.count}") for c in carried]
+        held = [Node("var", (), {"name": n}, c.type) for n, c in zip(names, carried, strict=True)]
+        first = make("mul", (outer, constant(length, index.dtype)))
+        last = make("add", (first, constant(length, index.dtype)))
+        if extent % length:
+            last = make("min", (last, constant(extent, index.dtype)))
+        starts = [identity_like(block.results[i]) if i in sums else h for i, h in enumerate(held)]
+        attrs = {**node.attrs, "limited": True}
+        parts = results_of(Node("loop", (first, last, *starts), attrs, node.type, (block,)))
+        results = [
+            make("add", (h, p)) if i in sums else p
+            for i, (h, p) in enumerate(zip(held, parts, strict=True))
+        ]
+        over = Block((outer, *held), results)
+        if count < 2 * DEGREE:
+            return Node("loop", args, node.attrs, node.type, (over,))
+        return self._split(node, args, over, sums, DEGREE)
+
+
+def _long_sums(node: Node) -> Collection[int]:
+    """Returns the numbers of those carried values of a serial loop that are long sums of floats;
+    none for other nodes.
+    """
+    if not is_loop(node) or not is_serial(node):
+        return ()
+    block = node.blocks[0]
+    index, *carried = block.params
+    extent = index.attrs.get("extent")
+    if not isinstance(extent, int) or extent < 2 * BLOCK:
+        return ()
+    return {
+        i
+        for i, (held, result) in enumerate(zip(carried, block.results, strict=True))
+        if result.op == "add" and held.dtype.is_float and is_total(block, held, result)
+    }

@@ -17,16 +17,15 @@ from stack.ir.traits import (
 )
 from stack.ir.types import BF16, F16
 from stack.passes.control import BlockPass
-from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_products.gemm import check_worth
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
 from stack.passes.rules.updates import with_producer
 from stack.passes.tiling.contraction import split_dot
-from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.check import WIDER
-from stack.rewrite.engine import Scope, Simple, replace, rewrite
+from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
@@ -58,7 +57,7 @@ class Tile(BlockPass):
         return group
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Node] = {}
+        changed: dict[Node, Node | Replacement] = {}
         kernel_of = CachedTransform(lambda group: self._kernel(group, log))
         for node in block.nodes:
             group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
@@ -75,10 +74,8 @@ class Tile(BlockPass):
                     continue
             if log.spend("tile", block.locs.get(node, ()), f"%{block.names.get(node, node.op)}"):
                 note_width(group, log)
-                dot = find_dot(kernel.blocks[0])
-                if dot is not None and dot.tensor.rank:
-                    self._tell(dot, block.names.get(node, node.op), log)
-                changed[node] = kernel
+                made = dict.fromkeys(set(kernel.args) - set(group.args), "panels")
+                changed[node] = Replacement(kernel, names=made)
         return replace(block, changed)
 
     def _kernel(self, group: Node, log: Log) -> Node:
@@ -87,17 +84,6 @@ class Tile(BlockPass):
             for dot in contractions(group.blocks[0].nodes):
                 check_worth(dot, log.cpu)
         return with_lines(tile_group(group, log.cpu))
-
-    def _tell(self, dot: Node, name: str, log: Log) -> None:
-        """Logs the size of a matmul's tile of sums, and the matrix instruction that computes it or
-        the number of registers that it takes."""
-        cpu, shape = log.cpu, " x ".join(map(str, dot.shape))
-        mma = tile_mma(dot, cpu)
-        if mma is not None:
-            log.note(f"{name}: {shape} sums by {mma.name}")
-            return
-        vectors = -(-static(dot.tensor.bytes) // cpu.vector_bytes)
-        log.note(f"{name}: {shape} sums in {vectors} of {cpu.registers} registers")
 
     def _without_dot(self, group: Node, log: Log) -> Node | None:
         """Returns the kernel of the ops that follow a group's dot, while the dot itself is left to

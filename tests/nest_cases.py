@@ -13,7 +13,7 @@ import numpy as np
 from random_programs import random_program
 
 from stack.ir import Func, Node, parse
-from stack.ir.builder import results_of
+from stack.ir.builder import remade, results_of
 from stack.ir.node import Block
 from stack.ir.types import TensorType
 from stack.passes.nest.emit import emit
@@ -29,9 +29,16 @@ AXIS_SIZES = (1, 2, 3, 4, 7, 8, 16, 64)
 
 
 def around(node: Node) -> Func:
-    """A function of a group or a kernel alone."""
-    params = [Node("param", (), {"name": f"a{i}"}, a.type) for i, a in enumerate(node.args)]
-    return Func("g", Block(params, results_of(node.rebuilt(params))))
+    """A function of a group or a kernel alone, with a kernel that packs operands of it."""
+    found = [_unpacked(a) for a in node.args]
+    params = [Node("param", (), {"name": f"a{i}"}, a.type) for i, a in enumerate(found)]
+    known = dict(zip(found, params, strict=True))
+    return Func("g", Block(params, results_of(remade([node], known)[node])))
+
+
+def _unpacked(operand: Node) -> Node:
+    """The operand of the kernels that pack an operand of a kernel."""
+    return _unpacked(operand.args[0]) if operand.op == "kernel" else operand
 
 
 def group_in(text: str) -> Node:
@@ -201,7 +208,9 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
         *("tensorize", "threads 2 2", f"rasterize {axis} 2"),
-        *("microkernel", f"register_tile {axis}"),
+        *(f"microkernel {axis}", f"microkernel {axis}", f"pack {memory}"),
+        *(f"accumulate k {size}", f"prefetch {memory}", f"pack {memory} once"),
+        "compensate vpdpbusd",
         f"stage {rng.choice(_scalars(kernel))} local",
         *(f"partition {axis} {points}", f"specialize {axis}", f"specialize {axis} at={other}"),
         *(f"stage_mem {memory} {axis}", f"launch {size}", f"window {memory}"),

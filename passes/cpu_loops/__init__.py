@@ -1,1 +1,1 @@
-"""Lowers tile kernels of matmuls to loops on a CPU: packed panels, register tiles, prefetches."""
+"""Reductions and short axes of kernels of a CPU."""

@@ -13,7 +13,6 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.ir.traits import behind, in_windows, is_contraction, maker, runs_once, unconverted
 from stack.ir.types import DType
-from stack.passes.cpu_loops.pack import walk_of
 from stack.passes.cpu_products.mma import (
     depth_tile,
     fitting_rows,
@@ -23,10 +22,11 @@ from stack.passes.cpu_products.mma import (
     mma_rows,
     sums_along_depth,
 )
+from stack.passes.cpu_products.panels import Panels
 from stack.passes.tiling.contraction import Roles, operand_names, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
-from stack.target import Cpu, Mma
+from stack.target import Cpu
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough accumulators, short code
 MOST_ROWS = max(PREFERRED_ROWS.values())
@@ -162,23 +162,22 @@ def tile_of(
     return rows or pick_rows(height, lanes, dtype, cpu), lanes
 
 
-def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int, Mma | None]:
-    """Picks the rows and columns of the tile that computes a dot, and the matrix instruction that
-    multiplies it, None for none. `rows` and `lanes` that are not 0 are kept.
+def panels_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> Panels:
+    """Picks the tile that computes a dot, the matrix instruction that multiplies it, and describes
+    its panels. `rows` and `lanes` (columns) that are not 0 are kept.
 
     Raises CannotTile if no block of a panel fits in the cache.
     """
     rows, lanes = tile_of(dot, cpu, lanes, rows)
-    roles, mma, operand = roles_of(dot, by_lane=True), mma_of(dot, cpu), dot.args[0].dtype
-    left = operand_names(dot, roles.left)
-    deepest = roles.sizes[max(roles.contracted, key=left.index)]
+    roles, mma = roles_of(dot, by_lane=True), mma_of(dot, cpu)
+    deepest = roles.sizes[max(roles.contracted, key=operand_names(dot, roles.left).index)]
     mma = mma and cpu.mma(product_types(dot), rows, lanes, deepest)
-    panel = lanes, (operand if mma else wide(dot.dtype)).bytes
-    walk = walk_of(roles.contracted, left, roles.sizes, panel, cpu, mma)
-    if walk.block is None:
-        size = roles.sizes[walk.cut]
+    height, width = product_extents(roles)
+    panels = Panels(dot, roles, min(rows, height), min(lanes, width), mma, cpu)
+    if panels.block is None:
+        size = roles.sizes[panels.cut]
         raise CannotTile(f"a contracted axis of {size} has no blocks of equal size")
-    return rows, lanes, mma
+    return panels
 
 
 def is_row_of_sums(dot: Node) -> bool:

@@ -7,13 +7,14 @@ place. Shapes that no instruction divides are left to a library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
 from stack.ir.traits import ends_with_taps
-from stack.passes.cpu_loops.pack import block_size, run_of
+from stack.ir.types import DType
+from stack.passes.cpu_products.panels import block_size, run_of
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
 
@@ -110,3 +111,14 @@ def mma_rows(mma: Mma, extent: int) -> int:
     instructions, or of one. A matmul with fewer rows than one instruction has them all in one tile.
     """
     return min(2, extent // mma.rows) * mma.rows or extent
+
+
+def why_sums(shape: Sequence[int], dtype: DType, mma: Mma | None, cpu: Cpu) -> str:
+    """Returns the sums of a tile as text: how many, and the instruction or registers that compute
+    them.
+    """
+    sums = f"{' x '.join(map(str, shape))} sums"
+    if mma is not None:
+        return f"{sums} by {mma.name}"
+    vectors = -(-prod(shape) * dtype.bytes // cpu.vector_bytes)
+    return f"{sums} in {vectors} of {cpu.registers} registers"

@@ -10,7 +10,7 @@ from stack.ir.forms import padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
-from stack.passes.cpu_products.gemm import tile_and_mma
+from stack.passes.cpu_products.gemm import panels_of
 from stack.passes.cpu_products.mma import known_to_libraries
 from stack.passes.rules.convolutions import has_single_channels, why_no_windows
 from stack.passes.rules.dot_layout import make_dot
@@ -128,7 +128,7 @@ def why_kept(node: Node, cpu: Cpu) -> str:
     if not node.attrs.get("channels_last"):
         return "copies of its image would cost more"
     try:
-        *_, mma = tile_and_mma(contraction_of(product_of_windows(node, cpu)), cpu)
+        mma = panels_of(contraction_of(product_of_windows(node, cpu)), cpu).mma
     except CannotTile as error:
         return str(error)
     fastest = next(iter(cpu.mmas(product_types(node))), None)

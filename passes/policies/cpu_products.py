@@ -1,35 +1,56 @@
 """Matrix products on a CPU: tiles of accumulators in vector registers, over packed panels.
 
-Threads share panels of columns, and tiles of rows below them. The sums of a tile are one `dot` of
-blocks. The epilogue loads them from local memory, one row after another.
+Threads share panels of columns. Each packs its panel, and multiplies it with tiles of rows. The
+sums of a tile are one `dot` of blocks. The epilogue loads them from local memory, row by row.
 
     relu of the product of 512 x 512 and 512 x 512 numbers:
     reorder i j; split j 64 tail=overlap; reorder j.1 i; split i 6 tail=overlap; bind j.0 cores;
-    bind i.0 cores; vectorize j.1; fission i.1 k; microkernel
+    vectorize j.1; fission i.1 k; microkernel i.1; pack p1; prefetch p1; prefetch p0
 
 Sizes that a tile does not divide need no second kernel: the last tile starts early, and computes
-some elements again.
+some elements again. If there are fewer panels than cores, groups of tiles of rows share a panel:
+
+    split i.0 22 tail=overlap; bind j.0 cores; bind i.0.0 cores
+
+If a panel does not fit in the cache, its reduction axis is cut: `accumulate k 2048; pack p1`.
 """
 
 from __future__ import annotations
 
+from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
-from stack.ir.traits import contractions, is_loop
+from stack.ir.traits import contractions
 from stack.ir.types import F32, F64, I32
 from stack.passes.cpu_products.gemm import (
     GemmPolicy,
     check_worth,
     gemm_policy,
+    is_kept,
     memory_of,
-    tile_and_mma,
+    panels_of,
 )
+from stack.passes.cpu_products.mma import why_sums
+from stack.passes.cpu_products.panels import Panels, run_of
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
-from stack.passes.steps.loop_products import products_in
-from stack.passes.steps.loops import axes, axis_of, loops_along
-from stack.passes.steps.primitives import Bind, Fission, Microkernel, Reorder, Split, Vectorize
-from stack.passes.tiling.contraction import result_names, roles_of
-from stack.passes.tiling.frame import CannotTile, wide
+from stack.passes.steps.loop_products import product_at
+from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, stores_only
+from stack.passes.steps.pack import ONCE
+from stack.passes.steps.panels import block_products, names_of_memory
+from stack.passes.steps.primitives import (
+    Accumulate,
+    Bind,
+    Compensate,
+    Fission,
+    Microkernel,
+    Pack,
+    Prefetch,
+    Reorder,
+    Split,
+    Vectorize,
+)
+from stack.passes.tiling.contraction import operand_names, result_names
+from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.schedule import Schedule
 from stack.target import Cpu
 
@@ -54,9 +75,9 @@ class CpuProducts(StepLowering[Cpu]):
         policy = gemm_policy(self.group, self.target)
         schedule = policy.of(self.group) if policy is not None else Schedule()
         blocks = schedule.block("n"), schedule.block("m")
-        rows, lanes, mma = tile_and_mma(dot, self.target, *blocks)
+        tile = panels_of(dot, self.target, *blocks)
         names = dict(zip(result_names(dot), axis_names(dot, ()), strict=True))
-        roles = roles_of(dot, by_lane=True)
+        roles, lanes = tile.roles, tile.lanes
         panels = [names[n] for n in (*roles.batch, *roles.panels)]
         below = [names[n] for n in (*roles.outer, roles.row) if n]
         lane, row = names[roles.lane], names.get(roles.row, "")
@@ -69,18 +90,61 @@ class CpuProducts(StepLowering[Cpu]):
             for other in below:
                 made.take(Reorder(lane, other).because("the loop to vectorize is innermost"))
             panels.append(outer)
-        if row and axes(made.kernel)[row] > rows:
-            below[-1], row = _tile(made, row, rows, "rows")
-        elif row:
-            below.pop()
-        for axis in (*panels, *below):
-            made.take(Bind(axis, "cores").because("threads share panels and tiles of rows"))
+        if row and axes(made.kernel)[row] > tile.rows:
+            below[-1], row = _tile(made, row, tile.rows, "rows")
+        if tile.groups > 1:
+            share = -(-tile.outermost // tile.groups)
+            cut = Split(below[0], share, "overlap")
+            made.take(cut.because(f"{tile.groups} groups of rows give all threads work"))
+            panels.append(cut.outer)
+        for axis in panels:
+            made.take(Bind(axis, "cores").because("threads share panels of columns"))
         made.take(Vectorize(lane).because(f"a row of a tile has {lanes} accumulators"))
-        if row and not _is_stored_whole(made):
-            step = Fission(row, _reduction(made, row))
+        reduction = next(axis_of(n) for n, _ in all_loops(made.kernel) if not stores_only(n))
+        if row and not _is_stored_whole(made, row):
+            step = Fission(row, reduction)
             made.take(step.because("the epilogue loads the sums of a tile, row by row"))
-        step = Microkernel(mma.name if mma else "")
-        made.take(step.because("panels are packed, and sums stay in registers"))
+        shape = [tile.rows, lanes] if row else [lanes]
+        step = Microkernel(row or reduction, tile.mma.name if tile.mma else "")
+        made.take(step.because(why_sums(shape, wide(dot.dtype), tile.mma, self.target)))
+        if not tile.is_in_place:
+            self._pack(made, dot, tile)
+
+    def _pack(self, made: LoweredKernel, dot: Node, tile: Panels) -> None:
+        """Packs the panels that the tiles of rows of a matmul read."""
+        (product,) = block_products(made.kernel)
+        rows, columns = map(names_of_memory(made.kernel), (product.rows, product.panel))
+        if tile.block:
+            names = operand_names(dot, tile.roles.right)
+            axis = product.panel_names[names.index(tile.cut) - len(names)]
+            why = "a block of a panel fits in the second-level cache"
+            made.take(Accumulate(axis, tile.block).because(why))
+        once = Pack(columns, ONCE).because("it is the same in all calls")
+        if not (is_kept(self.group, dot) and made.may(once)):
+            why = f"all {tile.height} rows read a panel in order, from the cache"
+            made.take(Pack(columns).because(why))
+        if tile.groups == 1:
+            made.may(Prefetch(columns).because("the next panel is there when it is packed"))
+        if not tile.fits_rows:
+            made.may(Prefetch(rows).because("rows do not stay in the cache from panel to panel"))
+        if tile.mma and tile.mma.offset:
+            why = "it multiplies unsigned rows; what that adds is computed once for a panel"
+            made.take(Compensate(tile.mma.name).because(why))
+
+
+def strided_columns(kernel: Node, cpu: Cpu) -> str:
+    """Returns the name of a memory in which the columns of a matrix product are strided, so that it
+    has to be packed; "" if there is none.
+    """
+    for product in block_products(kernel):
+        rows = static(product.dot.shape[0]) if product.dot.tensor.rank > 1 else 1
+        mma = next((m for m in cpu.mmas(product_types(product.dot)) if m.rows == 1), None)
+        depth, lanes = static(product.panel.shape[-1]), static(product.dot.shape[-1])
+        few = min(lanes, cpu.sums_beside(rows + bool(mma and mma.offset)))
+        is_whole = depth % run_of(mma, cpu) == 0 and lanes % few == 0
+        if not (product.is_contiguous or (is_along_depth(product.dot) and is_whole)):
+            return names_of_memory(kernel)(product.panel)
+    return ""
 
 
 def _only_dot(group: Node) -> Node:
@@ -110,13 +174,7 @@ def _tile(made: LoweredKernel, axis: str, size: int, what: str) -> tuple[str, st
     return cut.outer, cut.inner
 
 
-def _reduction(made: LoweredKernel, row: str) -> str:
-    """Returns the name of the axis of the reduction loop inside the loop over axis `row`."""
-    ((loop, _),) = loops_along(made.kernel, row)
-    (sums,) = filter(is_loop, loop.blocks[0].nodes)
-    return axis_of(sums)
-
-
-def _is_stored_whole(made: LoweredKernel) -> bool:
+def _is_stored_whole(made: LoweredKernel, row: str) -> bool:
     """True if the loop over rows only stores the sums of the matmul, without an epilogue."""
-    return any(product.places for product in products_in(made.kernel))
+    ((loop, _),) = loops_along(made.kernel, row)
+    return product_at(made.kernel.blocks[0], loop) is not None

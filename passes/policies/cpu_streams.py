@@ -7,8 +7,8 @@ registers; states with columns, as the weighted sums of attention, are in local 
     attention of 2 heads, 512 rows, 512 keys, 64 columns:
     split j 64 tail=overlap; bind i cores; bind j.0 cores; split r 64 tail=peel; block r.1;
     vectorize j.1; sink k r.0; fission r.1 c into=s; stage exp2 local; fission k r.1 into=t;
-    stage_mem p0 c; stage_mem o0 k; split s 6 tail=overlap; register_tile s.1;
-    split t 6 tail=overlap; register_tile t.1
+    stage_mem p0 c; stage_mem o0 k; split s 6 tail=overlap; microkernel s.1;
+    split t 6 tail=overlap; microkernel t.1
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.ir.node import Node
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
 from stack.passes.cpu_products.gemm import pick_rows
-from stack.passes.cpu_products.mma import mma_rows
+from stack.passes.cpu_products.mma import mma_rows, why_sums
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
@@ -30,8 +30,9 @@ from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand
+from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loop_products import LoopProduct, stored_product
+from stack.passes.steps.loop_products import LoopProduct, product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, nests, stores_only
 from stack.passes.steps.primitives import (
     Assume,
@@ -40,7 +41,8 @@ from stack.passes.steps.primitives import (
     BoundLoops,
     ComputeWith,
     Fission,
-    RegisterTile,
+    Microkernel,
+    Pack,
     Rewrite,
     Sink,
     Split,
@@ -268,8 +270,14 @@ class CpuStreams(StepLowering[Cpu]):
             cut = Split(axis, rows, "overlap").because(f"registers hold {rows} rows of sums")
             made.take(cut)
             axis = cut.inner
-        step = RegisterTile(axis, mma.name if mma is not None else "")
-        made.take(step.because("sums stay in registers"))
+        name, held = mma.name if mma else "", memory_of(made.kernel.blocks[0])
+        found = _products(made.kernel, axis)
+        panels = [held(product.dot.operands[1].memory) for product in found]
+        why = why_sums(found[0].dot.shape, found[0].dot.dtype, mma, self.target)
+        made.take(Microkernel(axis, name).because(why))
+        for panel in dict.fromkeys(panels) if mma else ():
+            step = Pack(str(panel.attrs["name"]))
+            made.take(step.because(f"{name} multiplies neighbours"))
 
     def _gathered(self, made: LoweredKernel, axis: str) -> None:
         """Copies the rows of a dot's operand to local memory if they are strided there, or have to
@@ -313,7 +321,7 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
     computes something else.
     """
     body = kernel.blocks[0]
-    found = [stored_product(body, loop) for loop, _ in loops_along(kernel, axis)]
+    found = [product_at(body, loop) for loop, _ in loops_along(kernel, axis)]
     known = [product for product in found if product is not None]
     if len(known) < len(found):
         raise CannotTile(f"a loop over {axis} does more than sum products")

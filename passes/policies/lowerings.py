@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stack.errors import UsageError
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_generated, is_running, is_stream, mixes
 from stack.passes.cpu_products.gemm import is_row_of_sums
 from stack.passes.gpu_products.tile_choice import is_given_to_library
-from stack.passes.policies.cpu_products import CpuProducts
+from stack.passes.policies.cpu_products import CpuProducts, strided_columns
 from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.policies.gpu_streams import ProductStreams
@@ -99,14 +100,20 @@ def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
     A list for a GPU without `launch` gets one, with the usual number of warps.
 
     Raises:
-        UsageError: the text cannot be read, a step is not legal, or the group has no loop nest.
+        UsageError: the text cannot be read, a step is not legal, the group has no loop nest, or a
+            matrix product on a CPU reads strided columns.
     """
     steps = parse_steps(text)
     if isinstance(target, Gpu) and not any(isinstance(step, Launch) for step in steps):
         made = usual_lowering(group, target)
         is_rows = isinstance(made, RowLowering)
         steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else Launch.USUAL))
-    check_list(group, steps, target)
+    kernel = check_list(group, steps, target)
+    strided = strided_columns(kernel, target) if isinstance(target, Cpu) else ""
+    if strided:
+        raise UsageError(
+            f"the columns that `microkernel` reads from {strided} are strided: pack it"
+        )
     return steps
 
 

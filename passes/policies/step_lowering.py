@@ -170,10 +170,12 @@ def shown(node: Node, lowering_of: Callable[[Node], StepLowering[Any]]) -> Shown
         return []
 
 
-def check_list(group: Node, steps: list[Step], target: Target) -> None:
-    """Raises UsageError if a step is not legal for the nest of a group, or if there is no nest."""
+def check_list(group: Node, steps: list[Step], target: Target) -> Node:
+    """Returns the kernel of a group after steps. Raises UsageError if a step is not legal for its
+    nest, or if there is no nest.
+    """
     try:
-        run_steps(plain_nest(group, target), steps, target)
+        return run_steps(plain_nest(group, target), steps, target)
     except CannotTile as why:
         raise UsageError(str(why)) from why
 

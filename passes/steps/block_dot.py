@@ -205,13 +205,20 @@ def axis_along(
         return None
     start, over = rest.node(index.dtype), tuple(factors)
     is_contiguous = list(factors.values()) in ([], [1])
-    if is_contiguous and not (taps and rest.terms):
+    if is_contiguous and not any(
+        _overlaps(tap, step) for tap in taps for step in rest.terms.values()
+    ):
         return ReadAxis(start, over)
     place, tap = next(iter(places), None), next(iter(taps), None)
     around = [*rest.terms.values()]  # of one window, the stride is that of a loop outside
     stride = factors[place] if place is not None else around[0] if len(around) == 1 else 1
     window = ReadWindow(place, tap, max(stride, 1), factors[tap] if tap is not None else 1)
     return ReadAxis(start, over, window)
+
+
+def _overlaps(tap: Node, step: int) -> bool:
+    """True if windows of contiguous elements overlap that start `step` apart."""
+    return step < int(tap.attrs["extent"])
 
 
 def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:

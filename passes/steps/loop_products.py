@@ -8,7 +8,7 @@ loop(...) {(%i < 8, %o)                           rows, if the loop only stores 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from stack.ir.builder import make
@@ -20,7 +20,7 @@ from stack.ir.traits import converts, is_load, is_loop, is_memory, is_store, mul
 from stack.ir.types import holds_all
 from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along, tile_of
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loops import is_constant, is_serial, loops_in, starts_of
+from stack.passes.steps.loops import is_constant, is_serial, starts_of
 from stack.passes.tiling.frame import static
 
 
@@ -30,29 +30,23 @@ class LoopProduct:
 
     Attributes:
         loop: the loop that a `dot` replaces: over rows that are stored, or over a reduction axis.
-        around: the loops around it, outermost first.
         dot: the product.
         places: the index of the store in the loop over rows; none without that loop.
     """
 
     loop: Node
-    around: tuple[Node, ...]
     dot: BlockDot
     places: tuple[ReadAxis, ...] = ()
 
-    def replaced(self, start: Node, is_narrow: bool) -> Node:
-        """Builds the replacement of the loop: the `dot`, or the memory `start` after the `dot` is
-        stored in it.
+    def replaced(self, is_narrow: bool) -> Node:
+        """Builds the replacement of the loop: the `dot`, or the memory after it is stored there.
 
-        Args:
-            start: the initial value of what the loop carries.
-            is_narrow: whether an instruction multiplies operands as they are in memory.
+        `is_narrow`: whether an instruction multiplies operands as they are in memory.
         """
         made = self.dot.built(is_narrow)
-        return self.stored(made, start) if self.places else made
-
-    def stored(self, made: Node, start: Node) -> Node:
-        """Builds the store of the `dot` in memory `start`. Returns the memory after it."""
+        if not self.places:
+            return made
+        start = self.loop.args[0]
         rows, lanes = self.dot.shape
         first = next(i for i, place in enumerate(self.places) if place.over)
         shape = (rows, *[1] * (len(self.places) - first - 2), lanes)
@@ -60,64 +54,34 @@ class LoopProduct:
         return make("store", (start, made, *(place.start for place in self.places)))
 
 
-def products_in(kernel: Node) -> Sequence[LoopProduct]:
-    """Returns all matmuls of a kernel's inputs that its loops compute."""
-    return _products_in(kernel.blocks[0])
-
-
-@once_in
-def _products_in(whole: Block) -> Sequence[LoopProduct]:
-    found: list[LoopProduct] = []
-    for loop, around in loops_in(whole):
-        if not any(product.loop in around for product in found):
-            product = _product_of(loop, around, inputs_of(whole))
-            found += [product] if product is not None else []
-    return found
-
-
-def inputs_of(whole: Block) -> Sequence[Node]:
-    """Returns those parameters of a kernel's body that are inputs; one for each result is not."""
-    return whole.params[: -len(whole.results)]
-
-
-def _product_of(
-    loop: Node, around: tuple[Node, ...], inputs: Collection[Node]
-) -> LoopProduct | None:
-    """Recognizes the matmul of inputs that a loop computes; None if the loop computes something
-    else.
-    """
-    rows = _stored_rows(loop.blocks[0]) if is_serial(loop) else None
-    sums, places = rows or (loop, ())
-    dot = _dot(sums, loop.blocks[0].params[0] if rows else None, windows=True)
-    is_known = dot is not None and all(o.memory in inputs for o in dot.operands)
-    return LoopProduct(loop, around, dot, places) if dot is not None and is_known else None
-
-
-def stored_product(whole: Block, loop: Node) -> LoopProduct | None:
-    """Recognizes the matmul that a loop over rows computes and stores. Returns it with the operand
-    that has the rows first.
+def product_at(whole: Block, loop: Node) -> LoopProduct | None:
+    """Recognizes the matmul that a loop computes: over rows that are stored, or over a reduction
+    axis. The operand that has the rows comes first.
 
     Operands are inputs of the kernel with the body `whole`, or local memory. None if the loop does
     something else.
     """
-    found = _stored_dot(loop.blocks[0]) if is_serial(loop) else None
-    if found is None:
+    if not is_serial(loop):
         return None
-    dot, places = found
+    found = _stored_product(loop.blocks[0])
+    dot, places = found or (_dot(loop, None), ())
+    if dot is None:
+        return None
+    inputs = whole.params[: -len(whole.results)]
     memories = [operand.memory for operand in dot.operands]
-    if any(m not in inputs_of(whole) and m.tensor.space != "local" for m in memories):
+    if any(m not in inputs and m.tensor.space != "local" for m in memories):
         return None
-    return LoopProduct(loop, (), dot, places)
+    return LoopProduct(loop, dot, places)
 
 
 @once_in
-def _stored_dot(rows: Block) -> tuple[BlockDot, tuple[ReadAxis, ...]] | None:
-    """Returns the matmul whose results a loop over rows stores, with the operand that has the rows
-    first, and the index of the store; None if a loop with this body does something else.
+def _stored_product(rows: Block) -> tuple[BlockDot, tuple[ReadAxis, ...]] | None:
+    """Returns the matmul whose results a loop over rows stores, and the index of the store; None if
+    a loop with this body does something else.
     """
     found = _stored_rows(rows)
     row = rows.params[0]
-    dot = _dot(found[0], row, windows=False) if found is not None else None
+    dot = _dot(found[0], row) if found is not None else None
     if found is None or dot is None:
         return None
     first, second = dot.operands
@@ -147,14 +111,9 @@ def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     return (sums, known) if is_block else None
 
 
-def _dot(loop: Node, row: Node | None, windows: bool) -> BlockDot | None:
+def _dot(loop: Node, row: Node | None) -> BlockDot | None:
     """Recognizes the matmul whose products a loop over a reduction axis adds up; None if the loop
-    computes something else.
-
-    Args:
-        loop: the loop.
-        row: the variable of the loop over rows around it; None without one.
-        windows: whether operands may be read through windows.
+    computes something else. `row`: the variable of the loop over rows around it, if there is one.
     """
     depth, product = _summed(loop)
     if product is None:
@@ -162,7 +121,7 @@ def _dot(loop: Node, row: Node | None, windows: bool) -> BlockDot | None:
     (lanes,) = map(static, product.shape)
     lane = make("iota", (), {"axis": 0}, hint=tile_of(depth[0].dtype, (lanes,)))
     variables = [*([row] if row is not None else []), lane, *depth]
-    first, second = (_operand(f, variables, depth if windows else (), lane) for f in product.args)
+    first, second = (_operand(f, variables, depth, lane) for f in product.args)
     if first is None or second is None:
         return None
     both = first.over & second.over

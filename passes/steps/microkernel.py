@@ -1,19 +1,20 @@
-"""microkernel: replace the loops of a matrix product by one `dot` of blocks, on packed panels.
+"""microkernel: replace the loops of a matrix product by one `dot` of blocks.
 
-    loop(%o0) {(%i < 8, %o)                     microkernel     %a = load(%p0, 0, 0) : f32<8x64>
-      %s = loop(0.0) {(%k < 64, %acc)                           %b = load(%p1, 0, 0) : f32<64x32>
-        %x = load(%p1, %k, 0) : f32<32>                         %c = dot(%a, %b)
-        add(%acc, mul(load(%p0, %i, %k), %x))                          {rule="m k, k n -> m n"}
-      store(%o, %s, %i, 0)                                      store(%o0, %c, 0, 0)
+    loop(%m) {(%s < 6, %sums)                 microkernel s    %a = load(%p1, %b, 0) : f32<6x64>
+      %v = loop(0.0) {(%c < 64, %acc)                          %x = load(%q, 0, 0) : f32<64x32>
+        %x = load(%q, %c, 0) : f32<32>                         %v = dot(%a, %x)
+        add(%acc, mul(load(%p1, add(%b, %s), %c), %x))               {rule="m k, k n -> m n"}
+      store(%sums, %v, %s, 0)                                  store(%m, %v, 0, 0)
 
-A macro step: pass `distribute` packs the panels of the operand with the columns, and cuts a long
-reduction axis so that a panel fits in the cache; the backend keeps the sums of the `dot` in
-registers. Operands are converted to the type of the sums, unless an `instruction` multiplies them
-as they are, such as `vdpbf16ps`.
+The backend keeps the sums of the `dot` in registers, and loads each vector once for all rows. It
+reads both operands in place: see `pack` for panels of columns. Operands are converted to the type
+of the sums, unless an `instruction` multiplies them as they are, such as `vdpbf16ps`.
 
-Legal if the kernel is one loop nest with one sum of products of two inputs, in vectors over the
-columns, and all loops around it are bound to cores. A loop over rows that only stores the sums is
-replaced too: see `fission` if it does more. The instruction must divide the blocks. CPUs only.
+Legal if a loop over the axis only stores sums of products of two blocks, in vectors over the
+columns: the axis is that of the rows; see `fission` if the loop does more. A loop over a reduction
+axis that computes the sums of one row is replaced too. Operands are inputs or local memory. For an
+instruction, both have its type, rows are contiguous along the reduction axis, and it divides the
+blocks. CPUs only.
 
 Source: the micro-kernel of BLIS (Van Zee and van de Geijn, TOMS 2015); `tensorize` of TensorIR.
 """
@@ -24,47 +25,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.node import Node
-from stack.ir.traits import nest_of
+from stack.passes.steps.block_dot import BlockDot
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loop_products import products_in
-from stack.passes.steps.loops import axis_of
-from stack.passes.steps.step import Step
+from stack.passes.steps.loop_products import product_at
+from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.step import LoopStep
 from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
-class Microkernel(Step, name="microkernel", only=Cpu):
-    """Compute a matrix product by a `dot` of blocks.
+class Microkernel(LoopStep, name="microkernel", only=Cpu):
+    """Compute the matrix products in the loops over an axis by a `dot` of blocks.
 
     Attributes:
+        axis: the axis: the rows of the products, or a reduction axis.
         instruction: the instruction that multiplies short numbers; "" converts them first.
     """
 
     instruction: str = ""
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
-        found = products_in(kernel)
-        if len(found) != 1:
-            count = f"{len(found)} matrix products" if found else "no matrix product"
-            yield f"{count}: one loop adds products of two inputs to vectors of sums"
-        (product,) = found
-        free = next((loop for loop in product.around if loop.attrs["kind"] != "parallel"), None)
-        if free is not None:
-            outer, inner = axis_of(free), axis_of(product.loop)
-            yield f"the loop over {inner} is inside of the loop over {outer}, which is not bound"
-        if tuple(nest_of(kernel.blocks[0], "parallel")[0]) != product.around:
-            yield f"the loop over {axis_of(product.loop)} is in one of several loop nests"
-        if self.instruction:
-            dot = product.dot
-            if isinstance(target, Cpu):
-                found = target.mma((*dot.types, dot.dtype.name), *dot.tile)
-                yield dot.why_not_by(self.instruction, [found], target)
+        yield why_not_free(kernel, self.axis)
+        loops = [loop for loop, _ in loops_along(kernel, self.axis)]
+        found = [product_at(kernel.blocks[0], loop) for loop in loops]
+        if not any(found):
+            yield f"no loop over {self.axis} only stores sums of products, in vectors"
+        for product in found if self.instruction else ():
+            yield self._why_no_instruction(product.dot, target) if product is not None else ""
 
-    def apply(self, kernel: Node) -> Node:
-        (product,) = products_in(kernel)
+    def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:
+        first, _ = dot.operands
+        if not first.axes[-1].over or first.axes[-1].over[0] not in dot.depth:
+            return "rows are not contiguous along the reduction axis"
+        if not isinstance(target, Cpu):
+            return ""
+        found = [m for m in target.mmas((*dot.types, dot.dtype.name)) if m.divides(*dot.tile)]
+        return dot.why_not_by(self.instruction, found, target)
 
-        def replaced(node: Node) -> Node | None:
-            is_product = node is product.loop
-            return product.replaced(node.args[0], bool(self.instruction)) if is_product else None
-
-        return Edit(kernel).mapped(replaced)
+    def change(self, edit: Edit, loop: Node) -> Node:
+        product = product_at(edit.block, loop)
+        return product.replaced(bool(self.instruction)) if product is not None else loop

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from stack.passes.steps.accumulate import Accumulate as Accumulate
 from stack.passes.steps.assume import Assume as Assume
 from stack.passes.steps.bind import Bind as Bind
 from stack.passes.steps.block import BlockStates as BlockStates
 from stack.passes.steps.bound import BoundLoops as BoundLoops
 from stack.passes.steps.branch import Branch as Branch
+from stack.passes.steps.compensate import Compensate as Compensate
 from stack.passes.steps.compute_with import ComputeWith as ComputeWith
 from stack.passes.steps.dot_parts import DotParts as DotParts
 from stack.passes.steps.evict import Evict as Evict
@@ -15,11 +17,12 @@ from stack.passes.steps.fuse import Fuse as Fuse
 from stack.passes.steps.hold import Hold as Hold
 from stack.passes.steps.launch import Launch as Launch
 from stack.passes.steps.microkernel import Microkernel as Microkernel
+from stack.passes.steps.pack import Pack as Pack
 from stack.passes.steps.partition import Partition as Partition
 from stack.passes.steps.peel import Peel as Peel
 from stack.passes.steps.pipeline import Pipeline as Pipeline
+from stack.passes.steps.prefetch import Prefetch as Prefetch
 from stack.passes.steps.rasterize import Rasterize as Rasterize
-from stack.passes.steps.register_tile import RegisterTile as RegisterTile
 from stack.passes.steps.reorder import Reorder as Reorder
 from stack.passes.steps.reverse import Reverse as Reverse
 from stack.passes.steps.rewrite import Rewrite as Rewrite

@@ -7,7 +7,7 @@ kernel after the first step, and so on. They are recomputed from the group at st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -16,7 +16,7 @@ import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
 from stack.explore.saved_run import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
-from stack.ir.builder import param, results_of
+from stack.ir.builder import param, remade, results_of
 from stack.ir.func import Func
 from stack.ir.kernel_ops import iterations
 from stack.ir.node import Block, Node
@@ -87,7 +87,10 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ker
     for node in func.nodes:
         found = shown(node, target)
         if found:
-            steps = tuple(KernelStage(text, why, alone(kernel)) for text, why, kernel in found)
+            operands = found[0][-1].args
+            steps = tuple(
+                KernelStage(text, why, alone(kernel, operands)) for text, why, kernel in found
+            )
             yield KernelSteps(func.body.names.get(node, node.op), steps)
 
 
@@ -257,10 +260,12 @@ def same_run(spec: str, other: str) -> str:
     return f"{folder}:{spec}" if is_step(spec) or spec in load_run(folder).stages else spec
 
 
-def alone(kernel: Node) -> Func:
-    """Returns a function that runs one kernel or one group, with its operands as parameters."""
-    params = [param(f"x{i}", a.type) for i, a in enumerate(kernel.args)]
-    return Func(
-        str(kernel.attrs.get("name") or kernel.op),
-        Block(params, results_of(kernel.rebuilt(params))),
-    )
+def alone(kernel: Node, operands: Sequence[Node] = ()) -> Func:
+    """Returns a function that runs one kernel or one group, with its operands as parameters.
+
+    `operands`: those of its loop nest, if a step gave some of them to a kernel of their own.
+    """
+    operands = operands or kernel.args
+    params = [param(f"x{i}", a.type) for i, a in enumerate(operands)]
+    made = remade([kernel], dict(zip(operands, params, strict=True)))[kernel]
+    return Func(str(kernel.attrs.get("name") or kernel.op), Block(params, results_of(made)))

@@ -130,7 +130,7 @@ def _wrong_kernel_step(
     truth.allow(allowed)
     for number, (text, _, kernel) in enumerate(kernels):
         try:
-            problem = _problem(alone(kernel), truth)
+            problem = _problem(alone(kernel, kernels[0][-1].args), truth)
         except Exception as error:  # the verifier or the interpreter refuses it
             problem = shown(error)
         if problem:

@@ -15,6 +15,7 @@ from typing import Any
 from stack.errors import StackError
 from stack.ir.equivalence import equivalence_key, stand_ins
 from stack.ir.node import Block, Node
+from stack.ir.traits import behind, maker, runs_once
 
 _NUMBER = re.compile(r"_\d+$")
 
@@ -24,7 +25,8 @@ class CachedTransform:
     are equal up to names, source lines and operands.
 
     `make` returns a node, or a chain of nodes, on operands of the group and constants. It may use
-    only the types of operands. Names and source lines occur only in tables of blocks.
+    only the types of operands, and whether they are computed once. Names and source lines occur
+    only in tables of blocks.
     """
 
     def __init__(self, make: Callable[[Node], Node]) -> None:
@@ -36,7 +38,8 @@ class CachedTransform:
 
         If `make` fails, it runs on the group itself, so that the error names its own source lines.
         """
-        key = (equivalence_key(group), *(tuple(b.locs) for b in group.blocks))
+        once = tuple(runs_once(maker(behind(a))) for a in group.args)
+        key = (equivalence_key(group), once, *(tuple(b.locs) for b in group.blocks))
         if key not in self.made:
             model = _model(group)
             try:
@@ -55,7 +58,17 @@ def _model(group: Node) -> Node:
         marks = {node: f"{number}.{i}" for i, node in enumerate(block.names)}
         lines = {node: (marks[node],) for node in block.locs}
         blocks.append(Block(block.params, block.results, marks, lines))
-    return group.rebuilt(stand_ins(group), blocks=blocks)
+    return group.rebuilt(list(map(_stand_in, group.args, stand_ins(group))), blocks=blocks)
+
+
+def _stand_in(operand: Node, param: Node) -> Node:
+    """Returns what stands for an operand in the model of a group: a parameter, or the result of a
+    call that runs once, if the operand is one.
+    """
+    if not runs_once(maker(behind(operand))):
+        return param
+    attrs = {"name": str(param.attrs["name"]), "once": True}
+    return Node("call", (param,), attrs, operand.type, (Block((param,), (param,)),))
 
 
 def _in_place(group: Node, model: Node, made: Node) -> Node:

@@ -14,14 +14,13 @@ from stack.demos.cpu_rows import product
 from stack.measure.cpu import cpu_cases
 from stack.measure.inner_loop import InnerLoop
 from stack.measure.suite import Case, select
-from stack.passes.cpu_loops.gemm_plan import Counts
 from stack.run.backend import Kernel
 from stack.target import cpu_at_hand
 
 pytest.importorskip("torch")
 pytest.importorskip("torch_mlir")
 
-COUNTS = Counts(multiplies=8_000_000, loads=4_000_000, packed=1 << 20, panels=1 << 24)
+COUNTS = p.Counts(multiplies=8_000_000, loads=4_000_000, packed=1 << 20, panels=1 << 24)
 MACHINE = p.Machine(2, {"fma": 8e9}, 8e9, {1 << 20: 1e11, 1 << 22: 5e10}, 1e-6)
 KERNEL = Kernel("dot", "generated", flops=240e6, bytes=6 << 20)
 PRODUCT = p.Product("case", KERNEL, COUNTS, "fma", 32, (5, 64), 12, InnerLoop(40, 18, 0, 4))
@@ -109,14 +108,15 @@ def test_counts_are_those_of_the_assembly(rows: int, dtype: str) -> None:
         pytest.skip("no disassembler, or not x86-64")
     assert found.loop.stores == 0
     counted = found.counts.loads / found.counts.multiplies
-    assert found.loop.loads / found.loop.multiplies == pytest.approx(counted, rel=0.05)
+    near = 0.15 if dtype == "i8" else 0.05  # a row of zeros is multiplied outside of that loop
+    assert found.loop.loads / found.loop.multiplies == pytest.approx(counted, rel=near)
 
 
 def test_one_row_is_there_without_counts() -> None:
     graph, storage = p.compiled(case(1, 128, 64, "f32"))
     executable = graph.executable_for(storage)
     (found,) = p.products_of("", graph, executable, cpu_at_hand()).values()
-    assert found.tile == () and found.counts == Counts(0, 0, 0, 0)
+    assert found.tile == () and found.counts == p.Counts()
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,23 +74,23 @@ STEPS = {
     "tiles that start early": (
         sized(PRODUCT, 60, 96, 70),
         "reorder i j; split j 8 tail=overlap; reorder j.1 i; split i 12 tail=overlap;"
-        " bind j.0 cores; bind i.0 cores; vectorize j.1; fission i.1 k; microkernel",
+        " bind j.0 cores; vectorize j.1; fission i.1 k; microkernel i.1; pack p1; prefetch p1",
     ),
     "one panel": (
         sized(PRODUCT, 30, 20, 8),
-        "split i 10 tail=overlap; bind i.0 cores; vectorize j; fission i.1 k; microkernel",
+        "split i 10 tail=overlap; vectorize j; fission i.1 k; microkernel i.1",
     ),
     "one tile": (
         sized(PRODUCT, 3, 20, 8),
-        "vectorize j; fission i k; microkernel",
+        "vectorize j; fission i k; microkernel i",
     ),
     "one row": (
         sized(PRODUCT, 1, 20, 40),
-        "split j 8 tail=overlap; bind j.0 cores; vectorize j.1; microkernel",
+        "split j 8 tail=overlap; bind j.0 cores; vectorize j.1; microkernel k",
     ),
     "sums that are stored as they are": (
         sized(BARE, 30, 20, 8),
-        "split i 10 tail=overlap; bind i.0 cores; vectorize j; microkernel",
+        "split i 10 tail=overlap; vectorize j; microkernel i.1",
     ),
 }
 

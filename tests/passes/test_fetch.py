@@ -10,10 +10,10 @@ from kernel_cases import program
 
 from stack.ir import Builder, Node, param, tensor
 from stack.ir.builder import constant
-from stack.ir.node import walk
+from stack.ir.node import Block, walk
 from stack.ir.types import F32, I64, TensorType
-from stack.passes.cpu_loops.block_slices import slice_of
-from stack.passes.distribute import distribute_kernel, distribute_prepacked
+from stack.passes.distribute import distribute_kernel
+from stack.passes.steps.block_slices import slice_of
 from stack.passes.tile import tile_group
 from stack.passes.tiling.loops import index
 from stack.passes.tiling.single_ops import alone
@@ -26,6 +26,13 @@ CPU = as_cpu(load("avx512"))
 def dot_of(rule: str, first: Shape, second: Shape) -> Node:
     operands = [param(f"x{i}", tensor("f32", *s)) for i, s in enumerate((first, second))]
     return Builder().dot(*operands, rule=rule)
+
+
+def prepacked(group: Node) -> Node:
+    """The kernel of a group whose second operand is a weight, which another kernel packs."""
+    weight = group.args[1]
+    call = Builder().call(weight, name="w", once=True, blocks=(Block((weight,), (weight,)),))
+    return tile_group(group.rebuilt((group.args[0], call)), CPU)
 
 
 def fetches(kernel: Node) -> list[Node]:
@@ -47,21 +54,20 @@ def fetches(kernel: Node) -> list[Node]:
 def test_a_panel_that_follows_is_fetched(
     rule: str, first: Shape, second: Shape, count: int
 ) -> None:
-    made = distribute_kernel(tile_group(alone(dot_of(rule, first, second)), CPU), target=CPU)
+    made = distribute_kernel(tile_group(alone(dot_of(rule, first, second)), CPU))
     assert len(fetches(made)) == count
 
 
 def test_packed_panels_are_fetched_from_where_they_are() -> None:
-    kernel = tile_group(alone(dot_of("m k, n k -> m n", (50, 32), (128, 32))), CPU)
-    (fetch,) = fetches(distribute_prepacked(kernel, CPU))
+    (fetch,) = fetches(prepacked(alone(dot_of("m k, n k -> m n", (50, 32), (128, 32)))))
     now, later = fetch.args
     assert now.args[0] is later.args[0]
-    assert now.args[0].attrs["name"] == "panels"
+    assert now.args[0].shape == (2, 32, 64)
 
 
 def test_what_is_fetched_changes_no_result(rng: np.random.Generator) -> None:
     kernel = tile_group(alone(dot_of("m k, n k -> m n", (50, 32), (130, 32))), CPU)
-    func = program(distribute_kernel(kernel, target=CPU))
+    func = program(distribute_kernel(kernel))
     assert re.search(r"= fetch\(", str(func))
     x, w = (rng.normal(size=s).astype(np.float32) for s in ((50, 32), (130, 32)))
     want = x.astype(np.float64) @ w.astype(np.float64).T
@@ -101,8 +107,7 @@ def _number(node: Node, at: dict[Node, int]) -> int:
 @pytest.mark.parametrize(("panels", "rows"), [(1, 64), (2, 64), (3, 64), (4, 640)])
 def test_blocks_of_panels_fetch_what_follows(panels: int, rows: int) -> None:
     """The next block, and after the last one the first of the next panel, which may be the same."""
-    kernel = tile_group(alone(dot_of("m k, n k -> m n", (rows, 3072), (64 * panels, 3072))), CPU)
-    made = distribute_prepacked(kernel, CPU)
+    made = prepacked(alone(dot_of("m k, n k -> m n", (rows, 3072), (64 * panels, 3072))))
     (fetch,) = fetches(made)
     now, later = fetch.args
     size = int(now.shape[0])
@@ -118,6 +123,6 @@ def test_blocks_of_panels_fetch_what_follows(panels: int, rows: int) -> None:
             follows = min(panel * count + number + 1, panels * count - 1)
             if number == count - 1 and panel == panels - 1:
                 follows = panel * count
-            found = [_number(i, at) for i in later.args[1:]]
-            assert found[-2:] == [follows % count * size, 0]
+            *found, start, lane = [_number(i, at) for i in later.args[1:]]
+            assert (found[-1], start, lane) == (follows % count, 0, 0)
             assert not which or found[0] == follows // count

@@ -102,7 +102,7 @@ PANELS = {
     "columns that tiles divide": ("m k, k n -> m n", (42, 24), (24, 128), (2, 24, 64)),
     "columns with a rest": ("m k, n k -> m n", (37, 13), (71, 13), (5, 13, 16)),
     "one panel": ("m k, n k -> m n", (40, 7), (16, 7), (7, 16)),
-    "a long axis, in blocks": ("m k, n k -> m n", (42, 8192), (64, 8192), (8192, 64)),
+    "a long axis, in blocks": ("m k, n k -> m n", (42, 8192), (64, 8192), (8, 1024, 64)),
     "batches": ("b m k, b k n -> b m n", (3, 42, 5), (3, 5, 128), (3, 2, 5, 64)),
     "columns of two axes": ("b k, h d k -> b h d", (41, 11), (3, 16, 11), (3, 11, 16)),
     "the weight on the left": ("n k, m k -> m n", (37, 13), (71, 13), (5, 13, 16)),

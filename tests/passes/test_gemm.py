@@ -13,16 +13,15 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.cpu_loops.gemm import counts_of
-from stack.passes.cpu_loops.pack import ContractionOrder, walk_of
 from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
 from stack.passes.cpu_products.mma import depth_tile
+from stack.passes.cpu_products.panels import Panels
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import CannotTile, Tile, tile_group
 from stack.passes.tiling.contraction import roles_of, split_dot
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite.log import Log
-from stack.target import Cpu, as_cpu, load
+from stack.target import Cpu, Mma, as_cpu, load
 
 Shape = tuple[int, ...]
 CPU = as_cpu(None)
@@ -204,31 +203,25 @@ def test_what_raised_rows_add_is_made_once_for_a_panel(
     arrays[0].reshape(-1)[:2] = -128, 127
     want = np.einsum(einsum_text(parse_rule(rule)), *(a.astype(np.int32) for a in arrays))
     kernel = tile_group(alone(integers_of(rule, first, second)), AVX512)
-    func = program(distribute_kernel(kernel, target=AVX512))
+    func = program(distribute_kernel(kernel))
     verify(func)
     assert parse(str(func)) is func
     np.testing.assert_array_equal(func.interpret(*arrays), want)
     assert str(func).count("= dot(") == 2 and "zeros" in str(func)
 
 
-def test_a_row_of_zeros_is_counted_once_for_a_panel() -> None:
-    kernel = tile_group(alone(integers_of("m k, k n -> m n", (12, 64), (64, 128))), AVX512)
-    words, vectors, panels = 64 // 4, 4, 2
-    assert counts_of(kernel.blocks[0], AVX512).multiplies == panels * (12 + 1) * words * vectors
-
-
 @pytest.mark.parametrize("rows", [1, 4, 5])
 def test_few_rows_are_raised_where_they_are_multiplied(rows: int) -> None:
     """A row more in registers: the panel is not read twice."""
     kernel = tile_group(alone(integers_of("m k, k n -> m n", (rows, 64), (64, 64))), AVX512)
-    text = str(program(distribute_kernel(kernel, target=AVX512)))
+    text = str(program(distribute_kernel(kernel)))
     assert text.count("= dot(") == 1 and "zeros" not in text
 
 
 @pytest.mark.parametrize("cpu", [AMX, AVX2], ids=["amx", "avx2"])
 def test_what_multiplies_signed_numbers_raises_none(cpu: Cpu) -> None:
     kernel = tile_group(alone(integers_of("m k, k n -> m n", (64, 64), (64, 64))), cpu)
-    assert "zeros" not in str(program(distribute_kernel(kernel, target=cpu)))
+    assert "zeros" not in str(program(distribute_kernel(kernel)))
 
 
 @pytest.mark.parametrize(
@@ -323,15 +316,19 @@ def test_rows_of_a_tile_fit_where_registers_are_few() -> None:
     assert [pick_rows(m, 16, f32, AVX2) for m in (6, 7, 14)] == [6, 4, 5]
 
 
-def test_sums_go_in_the_order_of_what_is_read_in_place() -> None:
-    """The longest axis is cut where a panel does not fit."""
-    right, left, panel = ["c", "k"], ["m", "k", "c"], (16, 4)
-    assert walk_of(right, left, {"k": 3, "c": 64}, panel, AVX2, None) == ContractionOrder(
-        ("k", "c"), "c", 0
-    )
-    long = walk_of(right, left, {"k": 3, "c": 2048}, panel, AVX2, None)
-    assert long == ContractionOrder(("k", "c"), "c", 1024)
-    assert walk_of(right, left, {"k": 4096, "c": 2}, panel, AVX2, None).cut == "k"
+def test_the_longest_axis_is_cut_where_a_panel_does_not_fit() -> None:
+    """With an instruction the first one of the rows: its depth divides only the last one."""
+
+    def panels(k: int, c: int, mma: Mma | None = None) -> tuple[str, int | None]:
+        dot = dot_of("m k c, c k n -> m n", (64, k, c), (c, k, 64))
+        made = Panels(dot, roles_of(dot), 6, 16, mma, AVX2)
+        return made.cut, made.block
+
+    assert panels(3, 64) == ("c", 0)
+    assert panels(3, 2048) == ("c", 1024)
+    assert panels(4096, 2)[0] == "k"
+    (mma, *_) = AVX512.mmas(("bf16", "bf16", "f32"))
+    assert panels(3, 2048, mma)[0] == "k"
 
 
 def test_tiles_along_the_depth_do_no_row_twice() -> None:

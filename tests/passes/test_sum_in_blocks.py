@@ -11,8 +11,7 @@ from kernel_cases import program
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.builder import rebuild
 from stack.ir.cost import total
-from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
-from stack.passes.distribute import distribute_kernel
+from stack.passes.distribute import distribute_kernel, sum_in_blocks
 from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 

@@ -86,7 +86,7 @@ def test_the_steps_of_attention(rng: np.random.Generator) -> None:
         "tail=peel; block r.1; vectorize j.1; bound r.0 where=cut; sink k r.0 into=u; fission "
         "r.1 c into=s; stage exp2_2 local; stage exp2_3 local; split u 6 tail=peel; fission "
         "u.1 r.1 into=t; stage_mem o0 k; stage_mem p0 c; split s 6 tail=overlap; "
-        "register_tile s.1; register_tile t"
+        "microkernel s.1; microkernel t"
     )
 
 

@@ -9,10 +9,10 @@ from stream_variants import normal
 
 import stack
 from stack import Pipeline
+from stack.backends.mlir.mma import mma_of
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.ir.traits import is_contraction
-from stack.passes.cpu_loops.dot import tile_mma
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
 from stack.rewrite.engine import Replacement, replace
@@ -59,7 +59,7 @@ def test_turned_values_are_the_same(rng: np.random.Generator) -> None:
 def kernels(func: Func, stream: Node) -> list[Func]:
     tiled = tile_group(stream, load("amx"))
     found: list[Func] = []
-    for kernel in (tiled, distribute_kernel(tiled, load("amx"))):
+    for kernel in (tiled, distribute_kernel(tiled)):
         made = Func(func.name, replace(func.body, {stream: Replacement(kernel)}), func.level)
         verify(made)
         assert parse(str(made)) is made
@@ -79,7 +79,7 @@ def test_depths_of_tiles(width: int, rng: np.random.Generator) -> None:
     for made in kernels(func, stream):
         (kernel,) = (n for n in made.nodes if n.op == "kernel")
         dots = [n for _, n in walk(kernel.blocks[0]) if is_contraction(n)]
-        rows = {mma.rows for dot in dots if (mma := tile_mma(dot, as_cpu(load("amx"))))}
+        rows = {mma.rows for dot in dots if (mma := mma_of(dot, as_cpu(load("amx"))))}
         assert rows == ({16} if width % 32 == 0 else {1, 16})
         with np.errstate(all="ignore"):
             got = made.interpret(*(a.float().numpy() for a in args))

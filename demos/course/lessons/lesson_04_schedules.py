@@ -119,7 +119,7 @@ print(kernel.steps[-1].func)
 # %% [markdown]
 # Read the loop over k: one load of 32 numbers of w, eight loads of one number of x, and eight
 # multiplications of 32 numbers. Larger tiles load less, until the registers run out. The policy
-# also packs panels of w into contiguous memory, which pays off for large matrices.
+# also packs panels of w into contiguous memory (`pack`), which pays off for large matrices.
 
 # %%
 TILES = {

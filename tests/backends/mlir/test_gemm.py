@@ -137,7 +137,7 @@ def test_bf16_widens(rng: np.random.Generator) -> None:
     operands = [param(f"x{i}", tensor("bf16", *a.shape)) for i, a in enumerate(arrays)]
     dot = Builder().dot(*operands, rule="m k, n k -> m n")
     cpu = cpu_at_hand()
-    kernel = distribute_kernel(tile_group(alone(dot), cpu), target=cpu)
+    kernel = distribute_kernel(tile_group(alone(dot), cpu))
     found = native(kernel, bits, (40, 70), np.uint16)
     wide = (found.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_allclose(wide, x @ w.T, rtol=1e-2, atol=1e-2)

@@ -60,7 +60,7 @@ def check(rule: str, first: Shape, second: Shape, cpu: Cpu, rng: np.random.Gener
     want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.float64) for v in values])
     operands = [param(f"x{i}", tensor("bf16", *v.shape)) for i, v in enumerate(values)]
     dot = Builder().dot(*operands, rule=rule)
-    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu)), cpu)
     stored = [encode(v, BF16) for v in values]
     out = encode(np.full(want.shape, np.nan, np.float32), BF16)
     run(*(a.ctypes.data for a in (*stored, out)))
@@ -119,10 +119,10 @@ def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Gener
     group = alone(Builder().dot(*operands, rule="m k, k n -> m n"))
     steps = (
         f"reorder i j; split j {lanes} tail=overlap; reorder j.1 i; split i {rows} tail=overlap;"
-        " bind j.0 cores; bind i.0 cores; vectorize j.1; microkernel tdpbf16ps"
+        " bind j.0 cores; bind i.0 cores; vectorize j.1; microkernel i.1 tdpbf16ps; pack p1"
     )
     kernel = run_steps(plain_nest(group, TILES), parse_steps(steps), TILES)
-    text, run = compiled(distribute_kernel(kernel, target=TILES), TILES)
+    text, run = compiled(distribute_kernel(kernel), TILES)
     assert "tdpbf16ps" in text
     stored = [encode(v, BF16) for v in (x, w)]
     out = encode(np.full((96, 96), np.nan, np.float32), BF16)
@@ -138,7 +138,7 @@ def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Gener
 def test_tiles_ask_for_the_next_step_of_a_far_panel(lanes: int, depth: int, tiles: int) -> None:
     operands = [param(n, tensor("bf16", size, depth)) for n, size in (("x", 64), ("w", lanes))]
     group = alone(Builder().dot(*operands, rule="m k, n k -> m n"))
-    kernel = distribute_kernel(tile_group(in_blocks(group, n=lanes, m=32), TILES), target=TILES)
+    kernel = distribute_kernel(tile_group(in_blocks(group, n=lanes, m=32), TILES))
     text = print_kernel(kernel, "k", target=TILES)
     near = re.findall(r'prefetch"\((%\w+)\) <\{cache = 1 : i32, hint = 3 ', text)
     found = re.search(r'tileloadd64"\(%\w+, (%\w+),', text)  # of the panel
@@ -173,7 +173,7 @@ def check_integers(rule: str, first: Shape, second: Shape, cpu: Cpu) -> str:
     want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.int32) for v in values])
     operands = [param(f"x{i}", tensor("i8", *v.shape)) for i, v in enumerate(values)]
     dot = Builder().dot(*operands, rule=rule, type=tensor("i32", *want.shape))
-    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu)), cpu)
     out = np.full(want.shape, -1, np.int32)
     run(*(a.ctypes.data for a in (*values, out)))
     np.testing.assert_array_equal(out, want)
@@ -221,7 +221,7 @@ def test_few_rows(
     want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.float64) for v in values])
     operands = [param(f"x{i}", tensor(dtype, *v.shape)) for i, v in enumerate(values)]
     dot = Builder().dot(*operands, rule=rule)
-    _, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    _, run = compiled(distribute_kernel(tile_group(alone(dot), cpu)), cpu)
     stored = [encode(v, kind) for v in values]
     out = encode(np.full(want.shape, np.nan, held), kind)
     run(*(a.ctypes.data for a in (*stored, out)))
@@ -253,7 +253,7 @@ def test_an_epilogue_reads_the_sums(cpu: Cpu, rng: np.random.Generator) -> None:
     block = b.block(params, [residual(b, *params)])
     outside = [param(f"x{i}", p.type) for i, p in enumerate(params)]
     group = Builder().fusion(*outside, kind="gemm", name="fused", blocks=(block,))
-    _, run = compiled(distribute_kernel(tile_group(group, cpu), target=cpu), cpu)
+    _, run = compiled(distribute_kernel(tile_group(group, cpu)), cpu)
     stored = [encode(v, BF16) for v in values]
     out = encode(np.full((45, 80), np.nan, np.float32), BF16)
     run(*(a.ctypes.data for a in (*stored, out)))
@@ -265,7 +265,7 @@ def test_another_machine_has_the_instructions_of_tiles() -> None:
     cpu = as_cpu(load("amx"))
     operands = [param("x", tensor("bf16", 64, 64)), param("w", tensor("bf16", 64, 64))]
     dot = Builder().dot(*operands, rule="m k, k n -> m n")
-    kernel = distribute_kernel(tile_group(alone(dot), cpu), target=cpu)
+    kernel = distribute_kernel(tile_group(alone(dot), cpu))
     listing = jit.assembly(print_kernel(kernel, "k", target=cpu))
     if "no disassembly" in listing:
         pytest.skip("nothing disassembles here")
@@ -292,7 +292,7 @@ def test_both_products_of_a_stream(
     values[0] = round_bf16(values[0] / np.sqrt(width).astype(np.float32))
     func, _ = streamed(attention(*shapes), "")
     (stream,) = (n for n in func.nodes if is_stream(n))
-    text, run = compiled(distribute_kernel(tile_group(stream, cpu), target=cpu), cpu)
+    text, run = compiled(distribute_kernel(tile_group(stream, cpu)), cpu)
     # 33 columns are not whole pairs of the scores: those use multiply-adds
     assert text.count('"llvm.x86.avx512bf16') > 0 or "tdpbf16ps" in text
     stored = [encode(v, BF16) for v in values]

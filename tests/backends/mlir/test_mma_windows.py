@@ -75,7 +75,7 @@ def check(case: Case, cpu: Cpu, rng: np.random.Generator) -> str:
 }}"""
     func = Pipeline("unfold,fuse").run(parse(text), target=cpu).func
     (group,) = (n for n in func.nodes if is_fusion(n))
-    made, run = compiled(distribute_kernel(tile_group(group, cpu), target=cpu), cpu)
+    made, run = compiled(distribute_kernel(tile_group(group, cpu)), cpu)
     stored = [encode(v, BF16) for v in (x, w)]
     out = encode(np.full(want.shape, np.nan, np.float32), BF16)
     run(*(a.ctypes.data for a in (*stored, out)))

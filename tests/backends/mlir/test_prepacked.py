@@ -12,10 +12,11 @@ from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import Builder, Node, param, tensor
 from stack.ir.axes import parse_rule
+from stack.ir.node import Block
 from stack.ir.space import einsum_text
 from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DTYPES
-from stack.passes.distribute import distribute_kernel, distribute_prepacked
+from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
@@ -58,18 +59,16 @@ def check(rule: str, first: Shape, second: Shape, dtype: str, cpu: Cpu) -> None:
     dot = Builder().dot(*operands, rule=rule, type=tensor(made, *shape))
     kernel = tile_group(alone(dot), cpu)
     want, found = (np.full(shape, 1, storage_dtype(DTYPES[made])) for _ in range(2))
-    run(distribute_kernel(kernel, target=cpu), cpu, *held, want)
-    product = distribute_prepacked(kernel, cpu)
+    run(distribute_kernel(kernel), cpu, *held, want)
+    group = alone(dot)
+    weight = group.args[1]
+    call = Builder().call(weight, name="w", once=True, blocks=(Block((weight,), (weight,)),))
+    product = tile_group(group.rebuilt((group.args[0], call)), cpu)
     (packing,) = [a for a in product.args if a not in kernel.args]
     panels = np.empty(packing.shape, storage_dtype(packing.dtype))
-    (source,) = packing.args
-    run(packing, cpu, held[kernel.args.index(source)], panels)
-    run(
-        product,
-        cpu,
-        *(panels if a is packing else held[kernel.args.index(a)] for a in product.args),
-        found,
-    )
+    assert packing.args == (call,)
+    run(packing, cpu, held[1], panels)
+    run(product, cpu, held[0], panels, found)
     np.testing.assert_array_equal(found, want)
 
 

@@ -10,7 +10,8 @@ from stack.backends.mlir import BACKEND
 from stack.errors import StackError
 from stack.ir.storage import decode, encode
 from stack.passes.distribute import distribute_kernel
-from stack.passes.steps.primitives import parse_steps
+from stack.passes.policies.cpu_products import strided_columns
+from stack.passes.steps.primitives import Pack, parse_steps
 from stack.target import as_cpu
 
 LENGTH = 8  # of a list
@@ -26,7 +27,9 @@ def run(seeds: range, programs: range) -> int:
             if not step.why_not(kernel, cpu):
                 kernel = step.apply(kernel)
                 done.append(str(step))
-        made = around(distribute_kernel(kernel, cpu))  # packs what `microkernel` made
+        if memory := strided_columns(kernel, cpu):
+            kernel = Pack(memory).apply(kernel)
+        made = around(distribute_kernel(kernel))
         given = [encode(a, p.dtype) for a, p in zip(arrays, made.params, strict=True)]
         try:
             have = BACKEND.compile(made, {}).run(given)

@@ -29,7 +29,7 @@ def test_an_even_axis_goes_two_by_two(
     w = rng.normal(size=(*depth, 96)).astype(np.float32)
     operands = [param(n, tensor("f32", *v.shape)) for n, v in (("x", x), ("w", w))]
     group = alone(Builder().dot(*operands, rule=f"m {names}, {names} n -> m n"))
-    kernel = distribute_kernel(tile_group(group, NATIVE), target=NATIVE)
+    kernel = distribute_kernel(tile_group(group, NATIVE))
     text, run = compiled(kernel, NATIVE)
     out = np.full((70, 96), np.nan, np.float32)
     run(*(a.ctypes.data for a in (x, w, out)))

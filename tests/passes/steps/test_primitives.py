@@ -418,7 +418,7 @@ return %loop_1
     "microkernel": (
         PRODUCT,
         "vectorize j; fission i k",
-        "microkernel",
+        "microkernel i",
         """
 %alloc = alloc() {name="sums"} : f32[3, 8] in local
 %broadcast = broadcast(0.0:f32) {axes=[]} : f32<8>
@@ -882,7 +882,7 @@ REFUSED = {
         "two iterations of the loop over j.0 may store to one element",
     ),
     "no local memory": (PRODUCT, "fission i k", 1, "fission is for CPUs"),
-    "no panels": (PRODUCT, "microkernel", 1, "microkernel is for CPUs"),
+    "no panels": (PRODUCT, "microkernel i", 1, "microkernel is for CPUs"),
     "split twice": (NEG, "split j 2; split j 2", 2, "there is no loop over 'j'"),
     "bound twice": (NEG, "bind i grid; bind i grid", 2, "axis i is bound to grid already"),
     "split what is bound": (NEG, "bind i grid; split i 2", 2, "bound to grid: split it before"),
@@ -1169,7 +1169,7 @@ def test_masked_blocks_stay_inside_of_memory(text: str) -> None:
 
 
 UNREADABLE = {
-    "tensorise r": "no primitive 'tensorise'; there are: assume, bind, block",
+    "tensorise r": "no primitive 'tensorise'; there are: accumulate, assume, bind, block",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
     "split r x": "block is a whole number, not 'x'",
     "split r 4 mask 7": "unexpected argument '7'",

@@ -1,4 +1,4 @@
-"""Steps of streams on CPUs: sink, register_tile, and values that loops at several depths share."""
+"""Steps of streams on CPUs: sink, microkernel, and values that loops at several depths share."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_not_sunk(steps: str) -> None:
     assert NOT_SUNK[steps] in str(found.value)
 
 
-# ---- register_tile
+# ---- microkernel
 
 ROWS = """
 %alloc = alloc() {name="sums"} : f32[3, 8] in local
@@ -212,16 +212,16 @@ return %loop
 """
 
 
-def test_register_tile() -> None:
+def test_microkernel() -> None:
     kernel = kernel_of(PRODUCT, "vectorize j; fission i k into=s")
-    matches(kernel, "register_tile s", ROWS, TILE)
+    matches(kernel, "microkernel s", ROWS, TILE)
 
 
 NO_TILE = {
-    "vectorize j; fission i k; register_tile i": "more than store sums of products, in vectors",
-    "fission j k into=s; register_tile s": "more than store sums of products, in vectors",
-    "vectorize j; fission i k into=s; register_tile q": "there is no loop over 'q'",
-    "vectorize j; fission i k into=s; register_tile s vdpbf16ps": "amx has no vdpbf16ps for 3 x 8",
+    "vectorize j; fission i k into=s; microkernel i": "no loop over i only stores sums of products",
+    "fission j k into=s; microkernel s": "no loop over s only stores sums of products, in vectors",
+    "vectorize j; fission i k into=s; microkernel q": "there is no loop over 'q'",
+    "vectorize j; fission i k into=s; microkernel s vdpbf16ps": "amx has no vdpbf16ps for 3 x 8",
 }
 
 
@@ -236,14 +236,14 @@ def test_a_sum_of_scaled_rows_is_no_tile() -> None:
     """One operand has the rows and the columns, the other a number for each step of the sum."""
     scaled = PRODUCT.replace("f32[3, 4]", "f32[3, 4, 8]").replace("f32[4, 8]", "f32[4]")
     kernel = kernel_of(scaled.replace("m k, k n -> m n", "m k n, k -> m n"))
-    steps = parse_steps("vectorize j; fission i k into=s; register_tile s")
-    with pytest.raises(IllegalStep, match="more than store sums of products"):
+    steps = parse_steps("vectorize j; fission i k into=s; microkernel s")
+    with pytest.raises(IllegalStep, match="only stores sums of products"):
         run_steps(kernel, steps, as_cpu(load("amx")))
 
 
 def test_an_instruction_reads_pairs() -> None:
     """4 columns of 16 rows of q become 2 columns of pairs."""
-    steps = "vectorize j; fission r c into=s; stage_mem p0 c; register_tile s vdpbf16ps"
+    steps = "vectorize j; fission r c into=s; stage_mem p0 c; microkernel s vdpbf16ps; pack keep"
     kernel = nest(attention(16, 3, 4, "bf16"), "block r")
     made = run_steps(kernel, parse_steps(steps), as_cpu(load("amx")))
     (dot,) = (n for n in made.blocks[0].all_nodes if is_contraction(n))
@@ -332,7 +332,7 @@ def test_an_exponential_of_no_difference_stays() -> None:
 def test_values_of_attention_in_vectors() -> None:
     text = attention(5, 7, 4)
     steps = """split j 4 tail=overlap; split r 3 tail=peel; block r.1; vectorize j.1; sink k r.0;
-        fission r.1 c into=s; fission k r.1 into=t; register_tile s; stage_mem o0 k"""
+        fission r.1 c into=s; fission k r.1 into=t; microkernel s; stage_mem o0 k"""
     kernel = nest(text, steps)
     with np.errstate(all="ignore"):
         same(nest(text), kernel)

@@ -1,8 +1,4 @@
-"""Slices a block in memory along one axis, also through conversions and windows.
-
-A slice may be prefetched: the first read of a panel waits for memory, while the bus is idle when
-tiles of rows use the panel before it. So each of these tiles prefetches a slice of the next panel.
-"""
+"""Slices a block in memory along one axis, also through conversions and windows."""
 
 from __future__ import annotations
 
@@ -10,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from stack.ir.builder import Builder, constant
+from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import converts, in_windows
+from stack.ir.traits import converts, in_windows, is_load, unconverted
 from stack.ir.types import I64
 from stack.passes.tiling.frame import static
 
@@ -24,6 +21,13 @@ def plus(b: Builder, x: Node, y: Node) -> Node:
     if zero in (x, y):
         return y if x is zero else x
     return b.add(x, y)
+
+
+def is_sliced(block: Node) -> bool:
+    """True if a block is one that `part` can slice: loaded without a mask, maybe in windows."""
+    load = unconverted(block)
+    load = load.args[0] if in_windows(load) else load
+    return is_load(load) and access_parts(load)[1] is None
 
 
 def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:

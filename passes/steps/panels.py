@@ -1,0 +1,151 @@
+"""Panels: the operand with the columns of a matmul of blocks, and its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Node
+from stack.ir.traits import in_windows, is_contraction, is_load, unconverted
+from stack.passes.steps.dependences import memory_of
+from stack.passes.steps.loops import all_loops, is_serial
+from stack.passes.tiling.contraction import operand_names, result_names
+
+PAIR = "pair"  # the axis of neighbours that an instruction multiplies together
+
+
+@dataclass(frozen=True)
+class BlockProduct:
+    """A `dot` of blocks in a kernel: rows by a panel of columns.
+
+    Attributes:
+        dot: the node.
+        around: the loops around it, outermost first.
+    """
+
+    dot: Node
+    around: tuple[Node, ...]
+
+    @property
+    def lane(self) -> str:
+        """The axis of the columns."""
+        return result_names(self.dot)[-1]
+
+    @property
+    def side(self) -> int:
+        """The position of the panel among the operands."""
+        return 1 if self.lane in operand_names(self.dot, 1) else 0
+
+    @property
+    def rows(self) -> Node:
+        """The operand with the rows."""
+        return self.dot.args[1 - self.side]
+
+    @property
+    def panel(self) -> Node:
+        """The operand with the columns, without what is prefetched as it is read."""
+        operand = self.dot.args[self.side]
+        return operand.args[0] if operand.op == "fetch" else operand
+
+    @property
+    def row_names(self) -> list[str]:
+        return operand_names(self.dot, 1 - self.side)
+
+    @property
+    def panel_names(self) -> list[str]:
+        return operand_names(self.dot, self.side)
+
+    @property
+    def contracted(self) -> list[str]:
+        """The contracted axes in the order in which the rows have them, without those of one
+        element.
+        """
+        sizes = dict(zip(self.panel_names, self.panel.shape, strict=True))
+        found = [n for n in self.row_names if n in sizes and n != self.lane]
+        return [n for n in found if sizes[n] != 1] or found[-1:]
+
+    @property
+    def group(self) -> int:
+        """The number of neighbours along the reduction axis that an instruction multiplies and adds
+        up in one number of the sums.
+        """
+        return max(1, self.dot.dtype.bits // self.panel.dtype.bits)
+
+    @property
+    def tiles(self) -> list[Node]:
+        """The loops over tiles of rows that share a panel: the innermost serial ones, of whose
+        variables the panel does not depend.
+        """
+        found: list[Node] = []
+        for loop in reversed(self.around):
+            if not is_serial(loop) or loop.blocks[0].params[0] in self.panel.vars:
+                break
+            found.insert(0, loop)
+        return found
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True if neighbouring columns are neighbours in memory."""
+        block, at = unconverted(self.panel), self.panel_names.index(self.lane)
+        if not in_windows(block):
+            return self.panel_names[-1] in (self.lane, PAIR)
+        first, count = block.attrs["axis"], len(block.attrs["window"])
+        is_place = first <= at < first + count
+        axis = at if at < first + count else at - count
+        step = block.attrs["stride"][at - first] if is_place else 1
+        return axis == block.tensor.rank - count - 1 and step == 1
+
+    @property
+    def indices(self) -> list[Node]:
+        """The variables of loops around the product that select the panel, outermost first."""
+        variables = (loop.blocks[0].params[0] for loop in self.around)
+        return [v for v in variables if v in self.panel.vars]
+
+    @property
+    def start(self) -> Node:
+        """An index of the panel in memory: other indices have its type."""
+        load = unconverted(self.panel)
+        return (load.args[0] if in_windows(load) else load).args[1]
+
+    def corner(self, rank: int) -> list[Node]:
+        """Returns the index of the first element of an array with `rank` axes."""
+        return [constant(0, self.start.dtype)] * rank
+
+    def rebuilt(self, rows: Node, panel: Node, names: tuple[Sequence[str], Sequence[str]]) -> Node:
+        """Builds the `dot` of other blocks, whose axes have these names."""
+        sides = [" ".join(n) for n in names]
+        args = [rows, panel]
+        if not self.side:
+            sides.reverse()
+            args.reverse()
+        rule = f"{', '.join(sides)} -> {' '.join(result_names(self.dot))}"
+        return make("dot", args, {**self.dot.attrs, "rule": rule}, hint=self.dot.type)
+
+
+def block_products(kernel: Node) -> Iterator[BlockProduct]:
+    """Yields the matmuls of blocks in a kernel."""
+    block = kernel.blocks[0]
+    places = [(block, ()), *((loop.blocks[0], (*way, loop)) for loop, way in all_loops(kernel))]
+    for inside, around in places:
+        yield from (BlockProduct(n, around) for n in inside.nodes if is_contraction(n))
+
+
+def products_reading(kernel: Node, memory: str) -> list[BlockProduct]:
+    """Returns the matmuls of blocks whose panel is read from an input or local memory."""
+    name = names_of_memory(kernel)
+    return [p for p in block_products(kernel) if name(p.panel) == memory]
+
+
+def names_of_memory(kernel: Node) -> Callable[[Node], str]:
+    """Returns a function that names the memory from which a block is loaded, maybe in windows; ""
+    if it is not a block of memory.
+    """
+    held = memory_of(kernel.blocks[0])
+
+    def name(block: Node) -> str:
+        load = unconverted(block)
+        load = load.args[0] if in_windows(load) else load
+        return str(held(load.args[0]).attrs.get("name", "")) if is_load(load) else ""
+
+    return name

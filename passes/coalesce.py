@@ -10,7 +10,7 @@ An axis that a window cuts or pads takes in the axis behind it, and the window's
 that factor. Rows of an image with three channels are then padded in vectors.
 
 On a CPU, groups that end in an axis shorter than a vector are changed first, so that this axis can
-be merged; see `cpu_loops.short_axes`.
+be merged; see `rules.short_axes`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from stack.ir.traits import (
 )
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
-from stack.passes.cpu_loops.short_axes import with_full_vectors
 from stack.passes.rules.movement import reshape_of_reshape
+from stack.passes.rules.short_axes import with_full_vectors
 from stack.passes.tiling.single_ops import alone, group_of, is_bare
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Lines, Log

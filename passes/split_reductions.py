@@ -12,8 +12,8 @@ a user wrote for the value sets the parts: `c: k=1024@grid m=64 n=64`.
 Columns of rows that are not aligned in memory are reduced several rows at a time; see
 `rules.folded_rows`.
 
-On a CPU, `cpu_loops.shared_sums` picks the reductions that have too few rows for its threads, and
-`cpu_loops.merged_sums` those over axes that were merged.
+On a CPU, `rules.shared_sums` picks the reductions that have too few rows for its threads, and those
+over axes that were merged.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import converts, is_item, is_reduction
 from stack.ir.types import DType
-from stack.passes.cpu_loops.shared_sums import is_stage, shared, unmerged
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
 from stack.passes.policies.stream_parts import best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
 from stack.passes.rules.folded_rows import folded, rows_together
+from stack.passes.rules.shared_sums import is_stage, shared, unmerged
 from stack.passes.streaming.folded_rows import folded_stream, stream_rows
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide

@@ -20,7 +20,7 @@ from stack.ir.forms import converted, reshaped, sliced
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_alias, is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
-from stack.passes.cpu_loops.short_axes import ends_short, is_across
+from stack.passes.rules.short_axes import ends_short, is_across
 from stack.passes.tiling.frame import COMBINE, wide
 from stack.rewrite.engine import Scope
 from stack.rewrite.group import flops_of

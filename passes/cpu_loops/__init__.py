@@ -1,1 +1,0 @@
-"""Reductions and short axes of kernels of a CPU."""

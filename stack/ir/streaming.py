@@ -19,7 +19,7 @@ from stack.ir.node import Block, Node
 from stack.ir.ops import is_view, rule_of
 from stack.ir.space import Array, NumpySpace, identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
-from stack.ir.traits import fold_of
+from stack.ir.traits import fold_of, repeats
 from stack.ir.types import TensorType
 
 # an argument or a view of one, and the index of its streamed axis (None: it has none)
@@ -42,9 +42,9 @@ class Tiled:
         self.size = size
         block = stream.blocks[0]
         self._params = set(block.params)
-        self._read = set(block.params)  # arguments and views of them
+        self._read = set(block.params)  # arguments and views of them, which repeat no element
         for node in block.nodes:
-            if is_view(node) and node.args[0] in self._read:
+            if is_view(node) and not repeats(node) and node.args[0] in self._read:
                 self._read.add(node)
         self._states = {s: param(f"s{i}", s.type) for i, s in enumerate(block.results)}
         self._views: dict[View, Node] = {}

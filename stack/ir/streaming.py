@@ -175,14 +175,16 @@ def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile:
     axis, in tiles of `tile` elements. Returns the values of the reductions.
     """
     params = stream.blocks[0].params
+    read = dict(zip(params, args, strict=True))  # arguments, and views of them once they are read
     states = [_identity(s) for s in stream.blocks[0].results]
     for first in range(start, stop, tile):
         size = min(tile, stop - first)
         tiled = Tiled(stream, first, size)
         views: list[Array] = []
         for node, axis in tiled.views:
-            (whole,) = evaluate(Block(params, [node]), args, NumpySpace())
-            views.append(whole if axis is None else _take(whole, axis, first, size))
+            if node not in read:
+                (read[node],) = evaluate(Block(params, [node]), args, NumpySpace())
+            views.append(read[node] if axis is None else _take(read[node], axis, first, size))
         new = list[Any]()
         for i, partial in enumerate(tiled.partials):
             (found,) = evaluate(partial, [*views, *new], NumpySpace())

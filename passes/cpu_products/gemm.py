@@ -11,7 +11,7 @@ from math import prod
 
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
-from stack.ir.traits import behind, in_windows, is_contraction, maker, runs_once, unconverted
+from stack.ir.traits import in_windows, is_computed_once, is_contraction, unconverted
 from stack.ir.types import DType
 from stack.passes.cpu_products.mma import (
     depth_tile,
@@ -130,7 +130,7 @@ def is_kept(group: Node, dot: Node) -> bool:
     so that it can be packed once.
     """
     memory, params = memory_of(dot.args[roles_of(dot, by_lane=True).right]), group.blocks[0].params
-    return memory in params and runs_once(maker(behind(group.args[params.index(memory)])))
+    return memory in params and is_computed_once(group.args[params.index(memory)])
 
 
 def tile_of(

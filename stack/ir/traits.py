@@ -478,6 +478,11 @@ def maker(value: Node) -> Node:
     return value.args[0] if is_item(value) else value
 
 
+def is_computed_once(value: Node) -> bool:
+    """True if a value, or what it is an alias of, is a result of a call that runs once."""
+    return runs_once(maker(behind(value)))
+
+
 def place_of(value: Node) -> int:
     """The index of a value among the results of its `maker`."""
     return int(value.attrs["index"]) if is_item(value) else 0

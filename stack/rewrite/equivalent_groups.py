@@ -15,7 +15,7 @@ from typing import Any
 from stack.errors import StackError
 from stack.ir.equivalence import equivalence_key, stand_ins
 from stack.ir.node import Block, Node
-from stack.ir.traits import behind, maker, runs_once
+from stack.ir.traits import is_computed_once
 
 _NUMBER = re.compile(r"_\d+$")
 
@@ -38,7 +38,7 @@ class CachedTransform:
 
         If `make` fails, it runs on the group itself, so that the error names its own source lines.
         """
-        once = tuple(runs_once(maker(behind(a))) for a in group.args)
+        once = tuple(map(is_computed_once, group.args))
         key = (equivalence_key(group), once, *(tuple(b.locs) for b in group.blocks))
         if key not in self.made:
             model = _model(group)
@@ -65,7 +65,7 @@ def _stand_in(operand: Node, param: Node) -> Node:
     """Returns what stands for an operand in the model of a group: a parameter, or the result of a
     call that runs once, if the operand is one.
     """
-    if not runs_once(maker(behind(operand))):
+    if not is_computed_once(operand):
         return param
     attrs = {"name": str(param.attrs["name"]), "once": True}
     return Node("call", (param,), attrs, operand.type, (Block((param,), (param,)),))

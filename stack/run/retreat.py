@@ -16,7 +16,7 @@ from stack.ir.builder import block_of, param, results_of
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, walk
 from stack.ir.refusal import KernelRefused
-from stack.ir.traits import behind, maker, runs_once
+from stack.ir.traits import is_computed_once
 from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
@@ -140,7 +140,7 @@ def _alone(node: Node) -> Func:
     """
     params = {a: param(f"x{i}", a.type) for i, a in enumerate(dict.fromkeys(node.args))}
     used = [p for a, p in params.items() if a.op != "const"]
-    staying = [p for a, p in params.items() if runs_once(maker(behind(a)))]
+    staying = [p for a, p in params.items() if is_computed_once(a)]
     given = dict(zip(staying, results_of(_as_they_are(staying)) if staying else (), strict=True))
     args = [a if a.op == "const" else given.get(params[a], params[a]) for a in node.args]
     return Func("group", Block(used, results_of(node.rebuilt(args))))

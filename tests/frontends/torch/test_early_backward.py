@@ -37,6 +37,7 @@ def compile_kernels(func: Func, options: dict[str, Any]) -> Executable:
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch.compiler.reset()  # sizes that other tests passed would be symbolic, see EarlyBackward
     plugins.register("stack.backends", NAME, replace(BACKEND, name=NAME, compile=compile_kernels))
     run = Pipeline.run
 

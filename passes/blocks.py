@@ -11,11 +11,13 @@ from stack.passes.control import BlockPass
 from stack.passes.gpu_products.group_split import unfuse_gemms
 from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.passes.policies.lowerings import lowering_of
+from stack.passes.policies.step_lowering import written
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import check_code, note_width
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.target import Gpu
 
@@ -38,6 +40,7 @@ class Blocks(BlockPass):
     def change(self, block: Block, log: Log) -> Block:
         block = unfuse_gemms(block)
         changed: dict[Node, Node | Replacement] = {}
+        kernel_of = CachedTransform(lambda group: self._kernel(group, log.gpu))
         for node in block.nodes:
             if writes_by_data(node):
                 continue  # sequential over the data: left to a library
@@ -47,7 +50,8 @@ class Blocks(BlockPass):
             lines = block.locs.get(node, ())
             group = alone(node, lines) if is_bare(node) else node
             try:
-                kernel = self._kernel(group, log.gpu)
+                # steps that a person wrote may name values of the group
+                kernel = self._kernel(group, log.gpu) if written(group) else kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 parts = smaller(node, log.target, True) if node.blocks else None

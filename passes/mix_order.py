@@ -9,6 +9,7 @@ compute the values that one would write only for the other.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, make, param
@@ -49,9 +50,9 @@ class MixOrder(BlockPass):
         recomputing the values between them. None if there is no such pair."""
         groups = [n for n in block.nodes if is_fusion(n) and n.attrs["kind"] == "reduction"]
         users = _users(block)
-        for i, second in enumerate(groups):
-            for first in groups[:i]:
-                if not _shares_lines(first, second) or _is_apart(first, second, users):
+        for second, before in _sharing(groups):
+            for first in before:
+                if _is_apart(first, second, users):
                     continue
                 pair = _Pair(first, second, users, block)
                 key = pair.body.params, pair.body.results
@@ -112,12 +113,19 @@ def _sources(group: Node) -> set[Node]:
     return {b for b in bases if _elements(b) == most and b.tensor.rank > 1}
 
 
-def _shares_lines(first: Node, second: Node) -> bool:
-    """True if one of the largest arrays that the second group reads is a result of the first group,
-    or one of the largest arrays that the first group reads."""
-    sources = _sources(second)
-    made = {b for b in sources if maker(b) is first}
-    return bool(made) or not sources.isdisjoint(_sources(first))
+def _sharing(groups: Sequence[Node]) -> Iterator[tuple[Node, list[Node]]]:
+    """Yields each group with those before it that read the same rows: one of the largest arrays
+    that it reads is a result of such a group, or one of the largest arrays that this group reads.
+    """
+    place = {group: i for i, group in enumerate(groups)}
+    readers: dict[Node, list[int]] = {}  # places of groups, by the largest arrays that they read
+    for i, group in enumerate(groups):
+        sources = _sources(group)
+        before = {place.get(maker(s), i) for s in sources}
+        before.update(*(readers.get(s, ()) for s in sources))
+        yield group, [groups[k] for k in sorted(before) if k < i]
+        for source in sources:
+            readers.setdefault(source, []).append(i)
 
 
 def _is_apart(first: Node, second: Node, users: Users) -> bool:

@@ -3,7 +3,7 @@
     select(lt(%j, 48), load(%p0, %j), 0.0)      with %j from 0 to 47:      load(%p0, %j)
 
 Operands are visited on demand: of a selection with a constant condition, only the chosen side is
-built. So the time to partition a concatenation does not grow with the square of its parts.
+built.
 """
 
 from __future__ import annotations

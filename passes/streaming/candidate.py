@@ -129,7 +129,7 @@ class Candidate:
         if plain and not self.is_long:
             return region
         for node in others:
-            if node in region.members or not (self.shared or self._comes_back(region, node)):
+            if node in region.members or not self._comes_back(region, node):
                 continue
             more = Region(self.graph, found[0], self.outside, held)
             try:
@@ -142,9 +142,9 @@ class Candidate:
         return region
 
     def _comes_back(self, region: Region, node: Node) -> bool:
-        """True if `node` is computed from a state of a region by elementwise ops, views, gathers
-        and reductions over an axis of the same size."""
-        return node in self.graph.along(region.members, region.extent)
+        """True if `node` is computed from a state of a region, or from a shared dot, by elementwise
+        ops, views, gathers and reductions over an axis of the same size."""
+        return node in self.graph.along((*region.members, *self.shared), region.extent)
 
     def _is_sibling(self, region: Region, other: Region) -> bool:
         """True if two regions stream along shared dots and neither depends on the other."""

@@ -13,7 +13,7 @@ from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_positions, place_of, spread
-from stack.ir.types import I32
+from stack.ir.types import DTYPES, F32, I32
 from stack.passes.control import BlockPass
 from stack.passes.indexed import slices_of
 from stack.rewrite.engine import Replacement, Scope, replace
@@ -22,17 +22,19 @@ from stack.rewrite.log import Log
 
 @dataclass(frozen=True)
 class Selection(BlockPass, needs=("sort",)):
-    """Replace sorts of integers, of which only the first few elements are read, by reductions.
+    """Replace sorts, of which only the first few elements are read, by reductions.
 
     Attributes:
         most: most elements of a row that are selected, by two reductions each.
+        loops: the kind of kernels: `cpu`, or empty for a GPU.
     """
 
     most: int = 16
+    loops: str = ""
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Node | Replacement] = {}
-        held = log.gpu.rows.warps * log.gpu.rows.warp_elements  # a row stays in registers
+        held = _longest_row(log, self.loops == "cpu")
         scope = Scope(block, log)
         for node in block.nodes:
             if node.op != "sort":
@@ -53,10 +55,19 @@ class Selection(BlockPass, needs=("sort",)):
         return replace(block, changed)
 
 
+def _longest_row(log: Log, is_cpu: bool) -> int:
+    """Returns the most elements of a row that stay in the cache of a CPU, or in the registers of a
+    GPU, while they are reduced several times.
+    """
+    if is_cpu:
+        return log.cpu.kept_bytes // I32.bytes
+    return log.gpu.rows.warps * log.gpu.rows.warp_elements
+
+
 def _is_simple(sort: Node, axis: int) -> bool:
-    """True for a sort by one array of integers, together with positions along the axis."""
+    """True for a sort by one array of numbers, together with positions along the axis."""
     key, *others = sort.args
-    if not key.dtype.is_integer or sort.attrs["num_keys"] != 1:
+    if not (key.dtype.is_integer or key.dtype.is_float) or sort.attrs["num_keys"] != 1:
         return False
     return all(_are_positions(n, axis) for n in others)
 
@@ -75,7 +86,8 @@ def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:
 
     Equal elements are found in the order of their positions, as by a stable sort.
     """
-    key, *others = sort.args
+    array, *others = sort.args
+    key = _in_order(array, b)
     kind, before = ("max", b.lt) if sort.attrs["descending"] else ("min", b.gt)
     positions = b.iota(axis=axis, type=key.tensor.with_dtype(I32))
     last, end = constant(identity(kind, key.dtype), key.dtype), constant(key.shape[axis], I32)
@@ -92,8 +104,37 @@ def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:
         is_left = b.or_(before(key, wide), later)
         found.append((value, place))
     values, places = (_joined(parts, axis, b) for parts in zip(*found, strict=True))
+    if key is not array:
+        values = _picked(array, places, axis, b)
     types = [places.tensor.with_dtype(n.dtype) for n in others]
     return [values, *(places if t == places.type else b.cast(places, type=t) for t in types)]
+
+
+def _in_order(array: Node, b: Builder) -> Node:
+    """Returns integers in the order of the elements of an array: the array itself if it has
+    integers.
+
+    Zeros of both signs become equal, and nan is the largest. Other floats are in the order of their
+    bits, from which negative ones are subtracted so that larger magnitudes are smaller.
+    """
+    if not array.dtype.is_float:
+        return array
+    wide = array
+    if array.dtype.bits < I32.bits:
+        wide = b.cast(array, type=array.tensor.with_dtype(F32))
+    integer = DTYPES[f"i{wide.dtype.bits}"]
+    bits = b.bitcast(wide, type=wide.tensor.with_dtype(integer))
+    low, high = (constant(identity(kind, integer), integer) for kind in ("max", "min"))
+    signed = b.select(b.lt(bits, constant(0, integer)), b.sub(low, bits), bits)
+    return b.select(b.isnan(wide), high, signed)
+
+
+def _picked(array: Node, places: Node, axis: int, b: Builder) -> Node:
+    """Returns the elements of an array at places along an axis, as many for each row."""
+    names = [f"d{i}" for i in range(array.tensor.rank)]
+    made = " ".join([*names[:axis], "k", *names[axis + 1 :]])
+    source = " ".join([*names[:axis], f"{names[axis]}!", *names[axis + 1 :]])
+    return b.gather(array, places, rule=f"{source}, {made} -> {made}")
 
 
 def _along(value: Node, like: Node, axis: int, b: Builder) -> Node:

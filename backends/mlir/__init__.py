@@ -47,8 +47,8 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{apart=false},distances,indexed,"
-                "unroll_loops,canonicalize",
+                "inline,canonicalize,roll,fold,decompose{apart=false},distances,"
+                "selection{loops=cpu},indexed,unroll_loops,canonicalize",
             ),
             ("laid-out", "layout{loops=cpu},canonicalize"),
             (

@@ -7,8 +7,9 @@ import pytest
 
 from stack.ir.func import Func
 from stack.ir.parser import parse
+from stack.ir.types import DTYPES
 from stack.rewrite import Pipeline
-from stack.target import as_gpu
+from stack.target import as_gpu, load
 
 BEFORE = """
 func @f(%x: {dtype}[{rows}, {size}]) -> ({dtype}[{shape}], i32[{shape}]) at tensor {{
@@ -56,9 +57,36 @@ def test_equal_and_extreme_elements(axis: int, count: int, down: bool, dtype: st
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(("axis", "count"), [(1, 1), (1, 6), (1, 13), (0, 3)])
+@pytest.mark.parametrize("down", [True, False])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+def test_floats_are_in_the_order_of_a_sort(axis: int, count: int, down: bool, dtype: str) -> None:
+    """Zeros of both signs are equal and keep their order and sign, nan of both signs is largest."""
+    func = before(count, axis, dtype, down=down)
+    made = selected(func)
+    assert not any(n.op == "sort" for n in made.nodes)
+    kind = np.dtype(DTYPES[dtype].numpy)  # bf16 in 32 bits
+    few = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0**-14, -1.5, 2.0**15]
+    rng = np.random.default_rng()
+    for x in (rng.choice(np.array(few, kind), (5, 13)), rng.standard_normal((5, 13)).astype(kind)):
+        for got, want in zip(made.interpret(x), func.interpret(x), strict=True):
+            np.testing.assert_array_equal(got, want)
+            if got.dtype == kind:
+                np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_rows_stay_in_the_cache_of_a_cpu() -> None:
+    cpu = load("avx2")
+    most = cpu.kept_bytes // 4
+    for size, stays in ((most, False), (most + 1, True)):
+        func = before(3, size=size)
+        made = Pipeline("selection{loops=cpu}").run(func, target=cpu).func
+        assert (made is func) == stays
+
+
 @pytest.mark.parametrize(
-    "func", [before(17, size=40), before(3, dtype="f32"), before(3, size=1 << 14)],
-    ids=["many", "floats", "long rows"],
+    "func", [before(17, size=40), before(3, dtype="bool"), before(3, size=1 << 14)],
+    ids=["many", "truth values", "long rows"],
 )  # fmt: skip
 def test_other_sorts_stay(func: Func) -> None:
     assert selected(func) is func

@@ -304,12 +304,13 @@ def _scatter(
 
 def _drops(s: Site, x: Node, updates: Node) -> bool:
     """True if a scatter that combines ignores indices out of range, instead of combining with
-    neutral elements. A processor selects these in the loop of the scatter. On a GPU a library runs
-    the scatter, so the selected elements would be an array as large as the updates.
+    neutral elements. These would be an array as large as the updates on a GPU, where a library runs
+    the scatter; a few are as fast there.
     """
+    if not s.importer.shared.on_gpu:
+        return True
     sizes = x.tensor.size, updates.tensor.size
-    is_larger = all(isinstance(n, int) for n in sizes) and sizes[1] > sizes[0]  # pyright: ignore
-    return s.importer.shared.on_gpu and is_larger
+    return all(isinstance(n, int) for n in sizes) and sizes[1] > sizes[0]  # pyright: ignore
 
 
 def _scatter_plan(

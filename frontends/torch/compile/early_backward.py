@@ -2,8 +2,8 @@
 
 AOTAutograd asks for the backward graph only in the first backward pass. By then, the kernels of the
 forward graph were waited for. That wait, in which other processes compile, is long enough to lower
-the backward graph and to send its kernels to them. A graph of symbolic sizes compiles only when it is
-called with sizes, so that its backward graph is not started early.
+the backward graph and to send its kernels to them. A graph of symbolic sizes compiles only when it
+is called with sizes, so that its backward graph is not started early.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class _Cut:
         elif masked and step.tail == "mask":
             test = make("lt", (place, constant(first + self.extent, var.dtype)))
         body = self.edit.body(self.block, {var: place}, (inner, *held))
-        body = self._whole_quotients(body, inner, width)
+        body = self._whole_digits(body, inner, width)
         if test is not None:
             body = guarded(self.edit, body, test, self.is_online)
         if count == 1:
@@ -150,21 +150,24 @@ class _Cut:
         whole = Block((outer, *around), results_of(made))
         return make("loop", start, self.attrs, (whole,))
 
-    def _whole_quotients(self, body: Block, inner: Node, width: int) -> Block:
-        """Simplifies integer divisions in the body whose result is the same for all iterations of a
-        block.
+    def _whole_digits(self, body: Block, inner: Node, width: int) -> Block:
+        """Simplifies integer divisions in the body whose quotient is the same for all iterations of
+        a block.
 
-        `(first + inner) / n` becomes `first / n` if the block size divides n and `first`.
+        If the block size divides n and `first`, `(first + inner) / n` becomes `first / n`, and
+        the remainder becomes that of `first`, plus `inner`.
         """
-        if not any(n.op == "div" and n.dtype == inner.dtype for n in self.block.all_nodes):
+        digits = ("div", "rem")
+        if not any(n.op in digits and n.dtype == inner.dtype for n in self.block.all_nodes):
             return body
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            if old.op == "div" and old.dtype == inner.dtype and is_number(args[1]):
+            if old.op in digits and old.dtype == inner.dtype and is_number(args[1]):
                 first = start_along(args[0], inner)
                 is_whole = not old.tensor.rank and number(args[1]) % width == 0
                 if first is not None and is_whole and Integers().divisor(first) % width == 0:
-                    return make("div", (first, args[1]))
+                    made = make(old.op, (first, args[1]))
+                    return made if old.op == "div" else make("add", (made, inner))
             return old.rebuilt(args, blocks=blocks)
 
         return self.edit.rewritten(body, visit)

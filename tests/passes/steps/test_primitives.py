@@ -73,6 +73,17 @@ THIRD = """func @f(%x: f32[3, 5]) -> (f32[3, 5]) at tensor {
 }
 """
 
+FLAT = """func @f(%x: f32[3, COLUMNS]) -> (f32[SIZE]) at tensor {
+  %f = fusion(%x) {kind="loop", name="flat"} : f32[SIZE] {(%p0: f32[3, COLUMNS])
+    %e = neg(%p0) : f32[3, COLUMNS]
+    %y = reshape(%e) : f32[SIZE]
+    return %y
+  }
+  return %f
+}
+"""
+ROWS_OF_8 = FLAT.replace("COLUMNS", "8").replace("SIZE", "24")
+ROWS_OF_6 = FLAT.replace("COLUMNS", "6").replace("SIZE", "18")
 # name: (program, steps before, the step, kernel before, kernel after); without "in global"
 CASES: dict[str, tuple[str, str, str, str, str]] = {
     "split_mask": (
@@ -106,6 +117,65 @@ return %loop
     return %loop_2
   }
   return %loop_1
+}
+return %loop
+""",
+    ),
+    "split_rows_of_whole_blocks": (
+        ROWS_OF_8,
+        "",
+        "split i 4; vectorize i.1",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[24] {(%i < 24: i32, %o0_1: f32[24])
+  %div = div(%i, 8:i32) : i32[]
+  %rem = rem(%i, 8:i32) : i32[]
+  %load = load(%p0, %div, %rem) : f32[]
+  %e = neg(%load) : f32[]
+  %store = store(%o0_1, %e, %i) : f32[24]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[24] {(%i.0 < 6: i32, %o0_2: f32[24])
+  %mul = mul(%i.0, 4:i32) : i32[]
+  %div = div(%mul, 8:i32) : i32[]
+  %rem = rem(%mul, 8:i32) : i32[]
+  %load = load(%p0, %div, %rem) : f32<4>
+  %e = neg(%load) : f32<4>
+  %store = store(%o0_2, %e, %mul) : f32[24]
+  return %store
+}
+return %loop
+""",
+    ),
+    "split_rows_of_other_lengths": (
+        ROWS_OF_6,
+        "",
+        "split i 4; vectorize i.1",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[18] {(%i < 18: i32, %o0_1: f32[18])
+  %div = div(%i, 6:i32) : i32[]
+  %rem = rem(%i, 6:i32) : i32[]
+  %load = load(%p0, %div, %rem) : f32[]
+  %e = neg(%load) : f32[]
+  %store = store(%o0_1, %e, %i) : f32[18]
+  return %store
+}
+return %loop
+""",
+        """
+%iota = iota() {axis=0} : i32<4>
+%loop = loop(%o0) {kind="serial"} : f32[18] {(%i.0 < 5: i32, %o0_2: f32[18])
+  %mul = mul(%i.0, 4:i32) : i32[]
+  %add = add(%mul, %iota) : i32<4>
+  %div = div(%add, 6:i32) : i32<4>
+  %rem = rem(%add, 6:i32) : i32<4>
+  %lt = lt(%add, 18:i32) : bool<4>
+  %load = load(%p0, %div, %rem, %lt, 0.0:f32) : f32<4>
+  %e = neg(%load) : f32<4>
+  %store = store(%o0_2, %e, %mul) {clip=true} : f32[18]
+  return %store
 }
 return %loop
 """,

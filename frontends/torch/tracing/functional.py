@@ -73,7 +73,7 @@ def functional_graph(traced: Traced) -> Functional:
         write_out(gm)
     holders = gm.graph.find_nodes(op="placeholder")
     names = [n.name.removeprefix("l_").strip("_") for n in holders]
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.no_grad(), plain_tracing():
         found = recorded(gm, decomposition)
     if found is not None:
         return Functional(found.graph, traced.inputs, names, found.written)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -313,6 +315,13 @@ def test_norms_of_one_element_are_its_size() -> None:
     x = torch.tensor([[-8.4784], [1e30], [0.0]])
     check(lambda v: torch.linalg.vector_norm(v, 6, dim=1), x, rtol=0, atol=0)
     check(lambda v: torch.linalg.vector_norm(v, 0, dim=1), x, rtol=0, atol=0)
+
+
+def test_the_checks_of_linear_algebra_are_ops_in_a_first_trace() -> None:
+    """In a fresh process: torch orders them like effects until some graph was compiled."""
+    program = "import stack, torch; print(stack.trace(torch.linalg.inv, torch.eye(3)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "linalg_inv_ex" in done.stdout, done.stderr
 
 
 @pytest.mark.every(2)

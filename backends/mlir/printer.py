@@ -22,7 +22,6 @@ from stack.ir.traits import (
     is_number,
     is_reduction,
     moved,
-    nest_of,
 )
 from stack.ir.types import TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
@@ -34,6 +33,7 @@ from .access import Accesses, lane_mask
 from .elementwise import Unprintable, binary, element, emit, shaped
 from .instructions import with_instructions
 from .locations import location
+from .shared_loops import SharedLoop, shared_loops
 from .statements import Statements, lanes_of, memory_element
 from .views import sizes
 
@@ -73,23 +73,25 @@ class Printer(Accesses):
     # ---- frame
 
     def module(self) -> str:
-        nest, program = nest_of(self.block, "parallel")
-        loops = [loop.blocks[0] for loop in nest]
-        extents = [int(loop.params[0].attrs["extent"]) for loop in loops]
-        total = math.prod(extents)
-        work = sum(cost_of(node) for node in program.nodes)  # of one iteration
-        threaded = bool(loops) and total > 1 and work * total >= self._work_in(self.cpu.launch)
+        shares = {shared.nest[0]: shared for shared in shared_loops(self.block)}
+        total = sum(shared.total for shared in shares.values())
+        work = sum(shared.total * _work(shared.program) for shared in shares.values())
+        threaded = total > 1 and work >= self._work_in(self.cpu.launch)
         for i, p in enumerate(self.block.params):
             slot, address = f"%slot{i}", f"%{self._memory(p)}"
             self.put(f"{slot} = llvm.getelementptr %table[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
             self.put(f"{address} = llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
             self.values[p] = address
+        first = 0
         for node in self.block.nodes:
-            if nest and node is nest[0]:
-                self._range(loops, extents, total, threaded)
-                break  # only the items of the nest come after it
-            self.statement(node)
-        grain = math.ceil(self._work_in(self.cpu.fetch) / max(work, 1))
+            shared = shares.get(node)
+            if shared is None:
+                self.statement(node)
+                continue
+            bounds = self._bounds(first, shared.total, total) if threaded else None
+            self._range(shared, bounds)
+            first += shared.total
+        grain = math.ceil(self._work_in(self.cpu.fetch) * total / max(work, 1))
         return self._assemble(total if threaded else 0, grain)
 
     def _memory(self, node: Node) -> str:
@@ -101,15 +103,26 @@ class Printer(Accesses):
         """Returns the scalar operations of a CPU core in some seconds, at a vector per cycle."""
         return round(seconds * self.cpu.clock * self.cpu.lanes)
 
-    def _range(self, loops: list[Block], extents: list[int], total: int, threaded: bool) -> None:
+    def _bounds(self, first: int, count: int, total: int) -> tuple[str, str]:
+        """Prints and returns which iterations of a loop are in the range of a thread, as the first
+        one and the one after the last. The iterations of the loop begin at `first` of `total`.
+        """
+        if count == total:
+            return "%lo", "%hi"
+        zero, start, end = (self.constant(f"{n} : i64") for n in (0, first, count))
+        low, high = (self.do(f"arith.subi {bound}, {start} : i64") for bound in ("%lo", "%hi"))
+        low = self.do(f"arith.maxsi {low}, {zero} : i64")
+        return low, self.do(f"arith.minsi {high}, {end} : i64")
+
+    def _range(self, shared: SharedLoop, bounds: tuple[str, str] | None) -> None:
+        """Prints the iterations of parallel loops within bounds; all of them without bounds."""
         one = self.constant("1 : i64")
-        low, high = "%lo", "%hi"
-        if not threaded:
-            low, high = self.constant("0 : i64"), self.constant(f"{total} : i64")
-        self.put(f"scf.for %step = {low} to {high} step {one} : i64 {{")
+        if bounds is None:
+            bounds = self.constant("0 : i64"), self.constant(f"{shared.total} : i64")
+        self.put(f"scf.for %step = {bounds[0]} to {bounds[1]} step {one} : i64 {{")
         self.depth += 1
-        rest = "%step"
-        for loop, extent in reversed(list(zip(loops, extents, strict=True))):
+        rest, loops = "%step", [loop.blocks[0] for loop in shared.nest]
+        for loop, extent in reversed(list(zip(loops, shared.extents, strict=True))):
             index = loop.params[0]
             size = self.constant(f"{extent} : i64")
             if loop is loops[0]:
@@ -117,7 +130,9 @@ class Printer(Accesses):
             else:
                 self.values[index] = self.do(f"arith.remui {rest}, {size} : i64")
                 rest = self.do(f"arith.divui {rest}, {size} : i64")
-        outside = list(self.block.params[-len(loops[0].params[1:]) :])
+        outermost = shared.nest[0]
+        outside = list(loop_parts(outermost.args, outermost.attrs)[1])
+        self.values[outermost] = "|".join(self.values[memory] for memory in outside)
         for loop, inner in zip(loops, [*loops[1:], None], strict=True):
             for carried, memory in zip(loop.params[1:], outside, strict=True):
                 self.values[carried] = self.values[memory]
@@ -292,10 +307,15 @@ def _is_block(node: Node) -> bool:
     return is_contraction(node) or is_alias(node) or is_tile
 
 
+def _work(block: Block) -> float:
+    """Scalar operations of one run of a block."""
+    return sum(map(cost_of, block.nodes))
+
+
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, including loops inside it."""
     if is_loop(node):
-        return iterations(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
+        return iterations(node) * _work(node.blocks[0])
     if isinstance(node.type, TupleType):
         return 0
     if is_contraction(node):

@@ -26,8 +26,8 @@ from typing import Self
 from stack.ir import ops
 from stack.ir.builder import Builder, make
 from stack.ir.func import Func
-from stack.ir.node import Block, Node
-from stack.ir.traits import behind, is_contraction
+from stack.ir.node import Block, Node, topological
+from stack.ir.traits import behind, is_contraction, is_elementwise, is_input, repeats
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
 from stack.passes.tiling.multi_gemm import why_unfused
@@ -183,31 +183,30 @@ def _work_on_others(group: Group) -> float:
 
 @on("reshape")
 def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """reshape(op(x, 2.0)) is op(reshape(x), 2.0): a view of x costs nothing outside of a group.
+    """reshape(op(x, y)) is op(reshape(x), reshape(y)): views of x and y cost nothing outside of a
+    group.
 
     The reshape moves all the way up, or not at all. Halfway, it would be in the middle of the group
     that computes x, as an index into a dot's tile. At the group's end it is a view of the result.
     """
-    inner, source = node.args[0], _source(node, scope)
-    if source is inner or source.op == "dot" or ops.lookup(source.op).kind == "elementwise":
+    inner = node.args[0]
+    inside = topological([inner], inside=lambda n: is_elementwise(n) and n.shape == inner.shape)
+    moved: dict[Node, None] = {}
+    for value in reversed(inside):
+        if scope.used_outside(value, (node, *moved)):
+            return None
+        moved[value] = None
+    args = dict.fromkeys(a for value in moved for a in value.args)
+    sources = [a for a in args if a.shape and a not in moved]
+    if not sources or any(s.op == "dot" or (repeats(s) and s.args[0].shape) for s in sources):
         return None
-    args = [
-        make("reshape", (a,), hint=a.tensor.with_shape(node.shape)) if a.shape else a
-        for a in inner.args
-    ]
-    return make(inner.op, args, inner.attrs, hint=node.type)
-
-
-def _source(user: Node, scope: Scope) -> Node:
-    """Follows the first operand of `user` back through elementwise ops of one array whose results
-    nothing else reads. Returns the array before these ops."""
-    node = user.args[0]
-    while ops.lookup(node.op).kind == "elementwise" and not scope.used_outside(node, (user,)):
-        arrays = {a for a in node.args if a.shape}
-        if len(arrays) != 1:
-            break
-        user, (node,) = node, arrays
-    return node
+    if len(sources) > 1 and not all(is_input(behind(s)) for s in sources):
+        return None  # one of them may be computed in the same group, in its own shape
+    known = {s: make("reshape", (s,), hint=s.tensor.with_shape(node.shape)) for s in sources}
+    for value in inside:
+        type_ = value.tensor.with_shape(node.shape)
+        known[value] = make(value.op, [known.get(a, a) for a in value.args], value.attrs, (), type_)
+    return known.get(inner)
 
 
 @dataclass(frozen=True)

@@ -402,6 +402,33 @@ def test_a_view_of_an_argument_comes_before_what_is_computed_of_it() -> None:
     assert group.args[0].op == "reshape"
 
 
+FLAT_SUM = """%e = exp(%x) : f32[64, 128]
+%t = tanh(%e) : f32[64, 128]
+%q = mul(%e, SECOND) : f32[64, 128]
+%a = add(%t, %q) : f32[64, 128]
+%v = reshape(%a) : f32[8192]
+%w = broadcast(%v) {axes=[1]} : f32[3, 8192]
+%z = reduce(%w) {axes=[1], kind="sum"} : f32[3]"""
+
+
+@pytest.mark.parametrize("second", ["%x", "2.0:f32", "%t"])
+def test_a_view_of_what_several_ops_compute_comes_before_them(second: str) -> None:
+    record = run(func(X, FLAT_SUM.replace("SECOND", second)))
+    assert "reshape_first" in {r.rule for r in record.rewrites}
+    assert all(n.op != "reshape" for g in groups(record) for n in g.blocks[0].nodes)
+
+
+@pytest.mark.parametrize(
+    "row", ["broadcast(%s) {axes=[0]}", 'scan(%x) {axis=1, kind="sum", reverse=false}']
+)
+def test_a_view_of_a_row_or_of_two_results_stays_where_it_is(row: str) -> None:
+    lines = f"""%s = reduce(%x) {{axes=[1], kind="sum"}} : f32[64]
+%r = {row} : f32[64, 128]
+{FLAT_SUM.replace("SECOND", "%r")}"""
+    record = run(func(X, lines))
+    assert "reshape_first" not in {r.rule for r in record.rewrites}
+
+
 def test_a_view_of_an_epilogue_is_one_of_its_result() -> None:
     """In the middle, between the sum and the cast, it would be an index into a tile of the dot."""
     record = run(func(LINEAR, HEADS))

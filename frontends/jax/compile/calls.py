@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 
 from stack.calls.graph import CompiledGraph
@@ -179,8 +180,9 @@ class _Traced:
         self.tree = jax.tree_util.tree_structure(args)
 
     def flat(self, *leaves: Any) -> list[Any]:
-        """The function of leaves."""
-        return jax.tree_util.tree_leaves(self.fn(*jax.tree_util.tree_unflatten(self.tree, leaves)))
+        """The function of leaves. Numbers of Python among its results become arrays."""
+        found = self.fn(*jax.tree_util.tree_unflatten(self.tree, leaves))
+        return list(map(jnp.asarray, jax.tree_util.tree_leaves(found)))
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Returns the results in their structure."""

@@ -110,6 +110,19 @@ def test_forward_derivatives(flow: Any) -> None:
     agree(jax.vmap(jax.jacfwd(lambda x, n: flow(x, n)), in_axes=(0, 0)), X, N)
 
 
+@pytest.mark.filterwarnings("ignore:.*not compiled by stack where jax.grad:UserWarning")
+@pytest.mark.parametrize("number", [3.0, 2, True])
+def test_a_result_that_is_a_number_of_python(number: Any) -> None:
+    def fn(x: Any) -> Any:
+        return jnp.sin(x).sum(), number
+
+    got = jax.value_and_grad(stack.jit(fn), has_aux=True)(X)
+    want = jax.value_and_grad(jax.jit(fn), has_aux=True)(X)
+    for a, b in zip(jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(want), strict=True):
+        compare(a, b, None, "gradient")
+        assert jax.typeof(a) == jax.typeof(b)  # its weak type too
+
+
 def test_a_carry_of_several_types() -> None:
     def step(carry: Any, row: Any) -> Any:
         count, flag, total = carry

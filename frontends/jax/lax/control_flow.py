@@ -44,13 +44,9 @@ for _name, _parameter in {
     "custom_vmap_call": "call",
     "composite": "jaxpr",
     "compute_on": "jaxpr",
+    "linear_call": "callee",
 }.items():
     lower(_name)(_call(_parameter))
-
-
-@lower("linear_call")
-def _linear_call(s: Site, *args: Node, callee: Any, **_: Any) -> list[Node]:
-    return s.importer.closed(callee, args)
 
 
 @lower("custom_linear_solve")
@@ -60,6 +56,8 @@ def _linear_solve(s: Site, *args: Node, const_lengths: Any, jaxprs: Any, **_: An
     right = args[skipped + const_lengths.solve + const_lengths.transpose_solve :]
     return s.importer.closed(jaxprs.solve, (*consts, *right))
 
+
+_linear_solve.handles_words = True
 
 # ---- cond
 

@@ -11,60 +11,19 @@ from stack.frontends.arithmetic.erfc import erfc
 from stack.frontends.arithmetic.storage_types import is_storage, widened
 from stack.frontends.jax.lax.data_movement import broadcast
 from stack.frontends.jax.lax.lowering import NoLowering, Site, dtype_of, lower
+from stack.frontends.jax.lax.reduce import total_order
 from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
 
-_SAME = {
-    name: name
-    for name in (
-        "neg",
-        "abs",
-        "sign",
-        "not",
-        "floor",
-        "ceil",
-        "sqrt",
-        "rsqrt",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "lgamma",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "pow",
-        "atan2",
-        "max",
-        "min",
-        "and",
-        "or",
-        "xor",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-    )
-} | {"is_finite": "isfinite", "logistic": "sigmoid", "erf_inv": "erfinv", "add_any": "add"}
+_SAME = {name: name for name in (
+    "neg", "abs", "sign", "not", "floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log",
+    "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "atanh", "erf", "lgamma", "add", "sub", "mul", "div", "rem", "pow", "atan2", "max", "min",
+    "and", "or", "xor", "eq", "ne", "lt", "le", "gt", "ge",
+)} | {
+    "is_finite": "isfinite", "logistic": "sigmoid", "erf_inv": "erfinv", "add_any": "add",
+}  # fmt: skip
 
 
 def aligned(s: Site, args: Sequence[Node]) -> list[Node]:
@@ -315,19 +274,9 @@ def _mulhi(s: Site, x: Node, y: Node, **_: Any) -> Node:
     return s.cast(s.b.shr(product, bits), x.dtype)
 
 
-def _ordered(s: Site, x: Node) -> Node:
-    """Maps floats to integers in their total order: -nan, -inf, ..., -0, 0, ..., inf, nan."""
-    if not x.dtype.is_float:
-        return x
-    kind = DTYPES[f"i{x.dtype.bits}"]
-    bits = _bitcast(s, x, kind)
-    flip = s.b.and_(s.b.shr(bits, x.dtype.bits - 1), np.iinfo(kind.numpy).max)
-    return s.b.xor(bits, flip)
-
-
 @lower("lt_to", "le_to", "eq_to")
 def _total_order(s: Site, x: Node, y: Node, **_: Any) -> Node:
-    x, y = aligned(s, (_ordered(s, x), _ordered(s, y)))
+    x, y = aligned(s, (total_order(s, x), total_order(s, y)))
     return s.b.op(s.eqn.primitive.name.removesuffix("_to"), (x, y))
 
 

@@ -128,6 +128,7 @@ class Shared:
         meshes: the device meshes of sharding constraints, by their axes.
         constraints: the sharding constraints of the program, each with its source line.
         on_gpu: true if the program is to run on a GPU.
+        implementing: primitives whose implementation is being imported, the innermost last.
     """
 
     dims: DimReader = field(default_factory=DimReader)
@@ -135,6 +136,7 @@ class Shared:
     meshes: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
     constraints: list[str] = field(default_factory=list)
     on_gpu: bool = False
+    implementing: list[Any] = field(default_factory=list)
 
 
 class Importer:
@@ -233,7 +235,7 @@ class Importer:
         try:
             results = self._lower(name, site, args)
         except (NoLowering, RuleError):
-            return site.opaque(args)
+            return site.implemented(args) or site.opaque(args)
         except (AttributeError, KeyError, TypeError):
             # another version of JAX with other parameters, or a size that the IR cannot express
             if not all(known(v.aval.shape) for v in (*eqn.invars, *eqn.outvars)):
@@ -407,6 +409,26 @@ class Site:
             raise NoLowering("a decomposition by tracing needs known sizes")
         specs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in args]
         return self.importer.closed(jax.make_jaxpr(function)(*specs), args)
+
+    def implemented(self, args: Sequence[Node]) -> Sequence[Node] | None:
+        """Imports what another package's primitive does, if JAX can trace its implementation.
+
+        That of a primitive of XLA binds the primitive again; one with effects has to be called.
+        """
+        eqn, outer = self.eqn, self.importer.shared.implementing
+        impl = getattr(eqn.primitive, "impl", None)
+        is_xla = getattr(impl, "__module__", "jax._src").startswith(("jax._src", "functools"))
+        words = any(has_words(v.aval) for v in (*eqn.invars, *eqn.outvars))
+        if is_xla or words or eqn.effects or eqn.primitive in outer:
+            return None
+        outer.append(eqn.primitive)
+        try:
+            found = self.trace(lambda *xs: impl(*xs, **eqn.params), *args)
+        except Exception:  # it needs values, for example
+            return None
+        finally:
+            outer.pop()
+        return found if tuple(n.type for n in found) == self.types else None
 
     def over_words(self, args: Sequence[Node]) -> Sequence[Node]:
         """Applies the equation's op to each word of random keys, by `vmap` over the last axis."""

@@ -98,15 +98,15 @@ def _sort(s: Site, *args: Node, dimension: int, num_keys: int, **_: Any) -> list
 def _top_k(s: Site, x: Node, *, k: int, axis: int = -1, **_: Any) -> list[Node]:
     axis = axis % x.tensor.rank
     place = s.b.iota(axis=axis, type=x.tensor.with_dtype(s.types[1].dtype))
-    node = s.b.sort(_total_order(s, x), place, axis=axis, num_keys=1, descending=True)
+    node = s.b.sort(total_order(s, x), place, axis=axis, num_keys=1, descending=True)
     keys, places = (s.slice(n, [0] * x.tensor.rank, s.type.shape) for n in s.items(node, "top"))
     return [_of_total_order(s, keys, x.dtype), places]
 
 
-def _total_order(s: Site, x: Node) -> Node:
+def total_order(s: Site, x: Node) -> Node:
     """Maps floats to integers in their total order: -nan, -inf, -0, 0, inf, nan; others unchanged.
 
-    `top_k` uses the total order; `sort` treats zeros of both signs as equal, and nans too.
+    `top_k` and `lt_to` use it; `sort` treats zeros of both signs as equal, and nans too.
     """
     if not x.dtype.is_float:
         return x
@@ -115,7 +115,7 @@ def _total_order(s: Site, x: Node) -> Node:
 
 
 def _of_total_order(s: Site, keys: Node, dtype: DType) -> Node:
-    """Converts keys of `_total_order` back to values of type `dtype`."""
+    """Converts keys of `total_order` back to values of type `dtype`."""
     if not dtype.is_float:
         return keys
     return s.b.bitcast(_other_order(s, keys), type=keys.tensor.with_dtype(dtype))

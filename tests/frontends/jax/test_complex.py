@@ -122,6 +122,16 @@ def test_what_has_no_rule_is_called_with_complex_arrays() -> None:
     assert call.run.coverage["fallback_ops"] == {"jax:fft": 2}
 
 
+def test_a_linear_solve_is_its_solver() -> None:
+    def solved(a: Any, b: Any) -> Any:
+        return jax.lax.custom_linear_solve(lambda x: a * x, b, lambda _, y: y / a)
+
+    a, b = jnp.asarray(A), jnp.asarray(B)[0]
+    call = stack.compile(solved, a[0], b)
+    near(call(a[0], b), np.asarray(b) / np.asarray(a[0]), 1e-12)
+    assert not call.run.coverage["fallback"]
+
+
 def test_a_large_constant_and_numbers_of_the_host() -> None:
     assert FRONTEND.capture(lambda x: x * WIDE, (WIDE,)).bound[0].shape == (40, 3, 2)
     call = stack.compile(lambda x: x * WIDE, WIDE)

@@ -26,9 +26,9 @@ RULES: dict[str, Rule] = {}
 # Primitives that are linear in all their complex operands, or move elements.
 _BY_PART = frozenset({
     "add", "add_any", "broadcast_in_dim", "broadcast_to", "concatenate", "cumsum", "dynamic_slice",
-    "dynamic_update_slice", "empty", "empty2", "expand_dims", "gather", "neg", "pad", "reduce_sum",
-    "reshape", "rev", "scatter", "scatter-add", "scatter-sub", "slice", "split", "squeeze",
-    "stack", "sub", "tile", "transpose", "unstack", "zeros_like",
+    "dynamic_update_slice", "empty", "empty2", "expand_dims", "gather", "neg", "pad", "psum",
+    "reduce_sum", "reshape", "rev", "scatter", "scatter-add", "scatter-sub", "slice", "split",
+    "squeeze", "stack", "sub", "tile", "transpose", "unstack", "zeros_like",
 })  # fmt: skip
 
 

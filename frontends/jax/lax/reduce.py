@@ -22,6 +22,14 @@ def _reduce(s: Site, x: Node, *, axes: Sequence[int], **_: Any) -> Node:
     return reduce(s, x, kind, axes)
 
 
+@lower("psum", "pmax", "pmin")
+def _reduce_lanes(s: Site, *args: Node, axes: Sequence[Any], **_: Any) -> list[Node]:
+    """Reduces over lanes: `vmap` replaces the name of its axis by the axis."""
+    if any(isinstance(a, str) for a in axes):
+        raise NoLowering("a reduction between devices")
+    return [reduce(s, x, s.eqn.primitive.name[1:], axes) for x in args]
+
+
 def reduce(s: Site, x: Node, kind: str, axes: Sequence[int]) -> Node:
     """Reduces over axes; returns `x` for no axes. For bool, max is or and min is and."""
     if not len(axes):

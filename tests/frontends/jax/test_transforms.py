@@ -132,6 +132,36 @@ def test_a_carry_of_several_types() -> None:
     agree(jax.vmap(lambda x: lax.scan(step, start, x)), X)
 
 
+def centred(x: Any) -> Any:
+    return x - lax.pmean(x, "i"), lax.pmax(x, "i") - lax.pmin(x, "i")
+
+
+def of_types(x: Any) -> Any:
+    return lax.psum({"n": (x * 9).astype(jnp.int32), "b": x > 0, "z": x * 1j}, "i")
+
+
+def over_both(x: Any) -> Any:
+    return jax.vmap(lambda v: v / (1 + lax.psum(v * v, ("j", "i"))), axis_name="j")(x)
+
+
+@pytest.mark.parametrize("lanes", [centred, of_types, over_both])
+def test_reductions_over_lanes(lanes: Any) -> None:
+    fn = jax.vmap(lanes, axis_name="i")
+    compiled, want = stack.compile(fn, X), jax.jit(fn)(X)
+    for a, b in zip(jax.tree.leaves(compiled(X)), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    assert not compiled.run.coverage["fallback"]
+
+
+def test_a_reduction_between_devices_is_none_over_lanes() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+    spec = jax.sharding.PartitionSpec("i")
+    fn = jax.shard_map(lambda x: x - lax.pmean(x, "i"), mesh=mesh, in_specs=spec, out_specs=spec)
+    np.testing.assert_array_equal(stack.jit(fn)(X), jax.jit(fn)(X))
+    assert stack.compile(fn, X).run.coverage["fallback"]
+
+
 # ---- element types
 
 

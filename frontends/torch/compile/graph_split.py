@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from stack.errors import StackError, UnsupportedOp
 from stack.frameworks.torch_private import FakeTensor
@@ -112,8 +112,20 @@ def _propagate(part: Part) -> None:
     given = [_example(n).clone() if isinstance(f, FakeTensor) else f for n, f in pairs]
     results: Any = part.graph.graph.output_node().args[0]
     with mode:
-        for node, value in zip(results, part.graph(*given), strict=True):
+        for node, value in zip(results, _OnFakes(part.graph, mode).run(*given), strict=True):
             node.meta["example_value"] = value
+
+
+class _OnFakes(Interpreter):
+    """Runs a part on fake tensors, also for the weights that it holds."""
+
+    def __init__(self, part: GraphModule, mode: Any) -> None:
+        super().__init__(part)
+        self.mode = mode
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        held = super().get_attr(target, args, kwargs)
+        return self.mode.from_tensor(held) if isinstance(held, torch.Tensor) else held
 
 
 def _eager(part: GraphModule) -> Callable[..., Any]:

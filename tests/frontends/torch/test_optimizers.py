@@ -52,6 +52,54 @@ def test_a_step_is_native(name: str, foreach: bool) -> None:
     assert not any(n.op == "opaque" for graph in GRAPHS for n in graph.func.nodes)
 
 
+class Scaled(torch.optim.Optimizer):
+    """As Prodigy: a number that depends on the gradients scales the step."""
+
+    def __init__(self, params: Any, by: float) -> None:
+        super().__init__(params, {"by": by})
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        total: Any = 0.0
+        for group in self.param_groups:
+            for p in group["params"]:
+                if "m" not in self.state[p]:
+                    self.state[p]["m"] = torch.zeros_like(p)
+                self.state[p]["m"].lerp_(p.grad, 0.1)
+                total = total + self.state[p]["m"].abs().sum()
+        if total == 0:
+            return
+        scale = (total / 7).item()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                size = self.state[p]["m"].abs().sqrt()
+                size.add_(scale * group["by"])
+                p.addcdiv_(self.state[p]["m"], size, value=-0.01)
+
+
+def test_parameters_that_a_part_of_a_step_holds() -> None:
+    torch.manual_seed(0)
+    start, x = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), torch.randn(5, 4)
+
+    def after(by: float, compiled: bool) -> list[torch.Tensor]:
+        torch._dynamo.reset()
+        model = copy.deepcopy(start)
+        optimizer = Scaled(model.parameters(), by)
+        step = torch.compile(optimizer.step, backend="stack") if compiled else optimizer.step
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            step()
+        return [p.detach() for p in model.parameters()]
+
+    found = after(0.5, compiled=True)
+    torch.testing.assert_close(found, after(0.5, compiled=False))
+    other = after(0.25, compiled=False)
+    assert all(not torch.allclose(a, b, rtol=1e-4) for a, b in zip(found, other, strict=True))
+
+
 def averaged(xs: list[torch.Tensor], ys: list[torch.Tensor]) -> None:
     ops._foreach_mul_(xs, 0.9)
     ops._foreach_add_(xs, ys, alpha=0.1)

@@ -416,8 +416,9 @@ class Site:
         That of a primitive of XLA binds the primitive again; one with effects has to be called.
         """
         eqn, outer = self.eqn, self.importer.shared.implementing
-        impl = getattr(eqn.primitive, "impl", None)
-        is_xla = getattr(impl, "__module__", "jax._src").startswith(("jax._src", "functools"))
+        impl: Any = getattr(eqn.primitive, "impl", None)
+        package = str(getattr(impl, "__module__", "jax")).removeprefix("jax.experimental.")
+        is_xla = package.partition(".")[0] in ("jax", "functools")
         words = any(has_words(v.aval) for v in (*eqn.invars, *eqn.outvars))
         if is_xla or words or eqn.effects or eqn.primitive in outer:
             return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_load, is_number, number, repeats
-from stack.ir.types import TensorType
+from stack.ir.types import DType, TensorType
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.intervals import collected, is_affine
+from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
 
@@ -32,8 +34,7 @@ class Lanes:
     @property
     def places(self) -> Node:
         """A tile with the iteration number that each lane computes."""
-        type_ = TensorType(self.var.dtype, (self.count,), "tile")
-        lanes = make("iota", (), {"axis": 0}, hint=type_)
+        lanes = positions(self.var.dtype, self.count)
         return make("sub", (self.last, lanes)) if self.is_reversed else lanes
 
     @property
@@ -56,11 +57,7 @@ class Lanes:
         None for other indices, and for loops that are not reversed.
         """
         first = self.first(index) if self.is_reversed and is_affine(index) else None
-        if first is None:
-            return None
-        type_ = TensorType(self.var.dtype, (self.count,), "tile")
-        lanes = make("iota", (), {"axis": 0}, hint=type_)
-        return lanes if is_number(first) and not number(first) else make("add", (first, lanes))
+        return None if first is None else positions_from(first, self.count)
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
         """Returns the shape of the tile that replaces `rank_of`, a value of one iteration: the lane
@@ -84,12 +81,28 @@ class Lanes:
         return spread_along(value, tuple(own), shape)
 
 
+def tile_type(dtype: DType, shape: Sequence[int]) -> TensorType:
+    """Returns the type of a tile of this element type and shape."""
+    return TensorType(dtype, tuple(shape), "tile")
+
+
+def positions(dtype: DType, count: int) -> Node:
+    """Builds a tile of one axis with the numbers 0, 1, ... up to `count` - 1."""
+    return make("iota", (), {"axis": 0}, hint=tile_type(dtype, (count,)))
+
+
+def positions_from(first: Node, count: int) -> Node:
+    """Builds a tile of one axis with `count` consecutive integers from the scalar `first` on."""
+    steps = positions(first.dtype, count)
+    return steps if is_constant(first, 0) else make("add", (first, steps))
+
+
 def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node:
     """Broadcasts a value whose axes become `axes` of a tile; merges two broadcasts into one."""
     if repeats(value):
         axes = [axes[int(a)] for a in value.attrs["axes"]]
         (value,) = value.args
-    hint = TensorType(value.dtype, tuple(shape), "tile")
+    hint = tile_type(value.dtype, shape)
     return make("broadcast", (value,), {"axes": tuple(axes)}, hint=hint)
 
 
@@ -108,7 +121,7 @@ def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
         made = reshaped(before, tuple(static(before.shape[axis]) for axis in kept))
         perm = tuple(kept.index(axis) for axis in order if axis in kept)
         return make("transpose", (made,), {"perm": perm}) if perm != (*range(len(perm)),) else made
-    return make("reshape", (value,), hint=TensorType(value.dtype, shape, "tile"))
+    return make("reshape", (value,), hint=tile_type(value.dtype, shape))
 
 
 def is_gathered(load: Node, var: Node) -> bool:
@@ -137,6 +150,11 @@ def conjuncts(mask: Node | None) -> list[Node]:
     return [p for a in mask.args for p in conjuncts(a)] if mask.op == "and" else [mask]
 
 
+def conjunction(conditions: Sequence[Node]) -> Node | None:
+    """Builds the `and` of some conditions, the first two first; None if there are none."""
+    return reduce(lambda a, b: make("and", (a, b)), conditions) if conditions else None
+
+
 def is_end(test: Node, place: Node, size: object) -> bool:
     """True if a condition is `place < size`: the bounds check of a memory axis."""
     if test.op != "lt" or test.args[0] is not place:
@@ -150,10 +168,8 @@ def clipped(
 ) -> bool:
     """True if condition `test` along `axis` of a block, which starts at `index`, is just the bounds
     check of memory along that axis."""
-    at, first = memory.tensor.rank - len(tile) + axis, index[memory.tensor.rank - len(tile) + axis]
-    steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (tile[axis],), "tile"))
-    is_first = is_number(first) and not number(first)
-    return is_end(test, steps if is_first else make("add", (first, steps)), memory.shape[at])
+    at = memory.tensor.rank - len(tile) + axis
+    return is_end(test, positions_from(index[at], tile[axis]), memory.shape[at])
 
 
 def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:

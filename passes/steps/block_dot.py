@@ -10,14 +10,15 @@ An index that adds a row or a column to a tap, as convolutions have, reads the b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import make
 from stack.ir.forms import converted
 from stack.ir.node import Node
-from stack.ir.types import DType, TensorType
+from stack.ir.types import DType
+from stack.passes.steps.access import tile_type
 from stack.passes.steps.intervals import AffineIndex, place_of
 from stack.target import Cpu, Mma
 
@@ -142,7 +143,7 @@ class BlockDot:
             sides.append(" ".join(own))
         result = " ".join(names[v] for v in (self.row, self.lane) if v is not None)
         attrs = {"rule": f"{', '.join(sides)} -> {result}"}
-        return make("dot", blocks, attrs, hint=tile_of(self.dtype, self.shape))
+        return make("dot", blocks, attrs, hint=tile_type(self.dtype, self.shape))
 
     def loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
         """Builds the load of an operand's block. Returns it with the loop variable that each of its
@@ -153,7 +154,7 @@ class BlockDot:
         first = min([*windows, *(i for i, axis in enumerate(axes) if axis.over)])
         shape = [self._span(axis.as_window) for axis in axes[first:]]
         starts = [axis.start for axis in axes]
-        hint = tile_of(operand.memory.dtype, shape)
+        hint = tile_type(operand.memory.dtype, shape)
         block = make("load", (operand.memory, *starts), hint=hint)
         if not windows:
             return block, [axis.as_window.place for axis in axes[first:]]
@@ -219,8 +220,3 @@ def axis_along(
 def _overlaps(tap: Node, step: int) -> bool:
     """True if windows of contiguous elements overlap that start `step` apart."""
     return step < int(tap.attrs["extent"])
-
-
-def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:
-    """Returns the type of a tile of this element type and shape."""
-    return TensorType(dtype, tuple(shape), "tile")

@@ -18,7 +18,8 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_loop, is_memory, is_store, multiplies, repeats
 from stack.ir.types import holds_all
-from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along, tile_of
+from stack.passes.steps.access import positions
+from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loops import is_constant, is_serial, starts_of
 from stack.passes.tiling.frame import static
@@ -119,7 +120,7 @@ def _dot(loop: Node, row: Node | None) -> BlockDot | None:
     if product is None:
         return None
     (lanes,) = map(static, product.shape)
-    lane = make("iota", (), {"axis": 0}, hint=tile_of(depth[0].dtype, (lanes,)))
+    lane = positions(depth[0].dtype, lanes)
     variables = [*([row] if row is not None else []), lane, *depth]
     first, second = (_operand(f, variables, depth, lane) for f in product.args)
     if first is None or second is None:

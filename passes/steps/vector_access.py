@@ -18,7 +18,18 @@ from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.access import Lanes, conjuncts, is_end, parts_of, reshaped, spread_along
+from stack.passes.steps.access import (
+    Lanes,
+    conjunction,
+    conjuncts,
+    is_end,
+    parts_of,
+    positions,
+    positions_from,
+    reshaped,
+    spread_along,
+    tile_type,
+)
 from stack.passes.steps.intervals import difference, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
@@ -117,23 +128,22 @@ class Access:
 
     def load(self) -> Node:
         """Builds the load of all lanes that replaces the load of one lane."""
-        node, hint = self.node, TensorType(self.node.dtype, self.shape, "tile")
+        node, dtype = self.node, self.node.dtype
         if not self.index:
             assert self.mask is not None and self.other is not None
             test = self.lanes.spread(self.values.new(self.mask), self.shape, True)
-            one = make("load", (self.memory,), hint=TensorType(node.dtype, ()))
-            return make("select", (test, one, self.values.new(self.other)), hint=hint)
+            one = make("load", (self.memory,), hint=TensorType(dtype, ()))
+            sides = test, one, self.values.new(self.other)
+            return make("select", sides, hint=tile_type(dtype, self.shape))
         block = self._block()
         if block is None:
             operands = [_without_units(v) for v in (*self._places(), *self._extra())]
-            own = (self.shape[0], *(n for n in self.shape[1:] if n > 1))
-            hint = TensorType(node.dtype, own, "tile")
-            made = make("load", [self.memory, *operands], self._unclipped, hint=hint)
+            own = tile_type(dtype, (self.shape[0], *(n for n in self.shape[1:] if n > 1)))
+            made = make("load", [self.memory, *operands], self._unclipped, hint=own)
             return reshaped(made, self.shape)
-        extra = [*block.mask, self._fill] if block.mask else []
-        type_ = TensorType(node.dtype, block.shape, "tile")
+        operands = [self.memory, *block.starts, *block.mask, *([self._fill] if block.mask else [])]
         attrs = {**node.attrs, **block.attrs}
-        made = make("load", [self.memory, *block.starts, *extra], attrs, hint=type_)
+        made = make("load", operands, attrs, hint=tile_type(dtype, block.shape))
         return block.lanes_first(made, self.shape)
 
     def store(self) -> Node:
@@ -162,13 +172,12 @@ class Access:
             made = self.values.new(place)
             at = axis - self.lead
             if is_block and at >= 0 and self.tile[at] > 1:
-                type_ = TensorType(self.lanes.var.dtype, (self.tile[at],), "tile")
-                steps = make("iota", (), {"axis": 0}, hint=type_)
                 if made.tensor.rank:
+                    steps = positions(self.lanes.var.dtype, self.tile[at])
                     steps = spread_along(steps, (at + 1,), self.shape)
                     made = make("add", (self.lanes.spread(made, self.shape, True), steps))
                 else:
-                    made = steps if is_constant(made, 0) else make("add", (made, steps))
+                    made = positions_from(made, self.tile[at])
                     made = spread_along(made, (at + 1,), self.shape)
             found.append(self.lanes.spread(made, self.shape, place in self.values.wide))
         return found
@@ -177,15 +186,13 @@ class Access:
         """Returns the mask, and the value that masked lanes get, as operands of a gather or a
         scatter; empty without a mask.
         """
-        test = None if self.mask is None else self.values.spread(self.mask, self.shape)
+        tests = [] if self.mask is None else [self.values.spread(self.mask, self.shape)]
         if "clip" in self.node.attrs:
-            both = [one for one in (test, self._clip_mask()) if one is not None]
-            test = make("and", both) if len(both) == 2 else next(iter(both), None)
+            tests += filter(None, [conjunction(self._clip_tests())])
+        test = conjunction(tests)
         if test is None:
             return []
-        if is_store(self.node):
-            return [test]
-        return [test, self._fill]
+        return [test] if is_store(self.node) else [test, self._fill]
 
     @property
     def _fill(self) -> Node:
@@ -193,16 +200,14 @@ class Access:
         other = self.other
         return constant(0, self.node.dtype) if other is None else self.values.new(other)
 
-    def _clip_mask(self) -> Node | None:
-        """The bounds check of a clipped block, as a mask over its elements; None if not needed."""
-        test: Node | None = None
+    def _clip_tests(self) -> list[Node]:
+        """The bounds checks that a clipped block needs, as masks over its elements."""
+        found: list[Node] = []
         for axis, place in enumerate(self._places()):
             at, extent = axis - self.lead, static(self.memory.shape[axis])
-            if at < 0 or not Integers().may_pass(self.index[axis], self.tile[at], extent):
-                continue
-            one = make("lt", (place, constant(extent, place.dtype)))
-            test = one if test is None else make("and", (test, one))
-        return test
+            if at >= 0 and Integers().may_pass(self.index[axis], self.tile[at], extent):
+                found.append(make("lt", (place, constant(extent, place.dtype))))
+        return found
 
     def _block(self) -> Contiguous | None:
         """Returns the block of memory that all lanes access, if exactly one index has unit stride
@@ -232,11 +237,11 @@ class Access:
             is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
             is_one = is_zero and all(not p.tensor.rank and p not in values.wide for p in others)
             if is_one and (len(others) < len(asked) or is_clipped):
-                test = _all_of([values.new(p) for p in others])
+                test = conjunction([values.new(p) for p in others])
                 return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
         if is_clipped:
             return None  # a clipped block cannot also have a mask over its elements
-        test = _all_of([self._part(p) for p in asked])
+        test = conjunction([self._part(p) for p in asked])
         if self.mask is None and size < self.lanes.count:
             return None
         return Contiguous(starts, shape, axis - begin, {}, test)
@@ -275,14 +280,6 @@ def _block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
             return None
         found = axis, first
     return found
-
-
-def _all_of(parts: Sequence[Node]) -> Node | None:
-    """Builds the conjunction (`and`) of conditions; None if there are none."""
-    made: Node | None = None
-    for part in parts:
-        made = part if made is None else make("and", (made, part))
-    return made
 
 
 def _beyond_clip(

@@ -26,7 +26,7 @@ from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
-from stack.passes.steps.access import Lanes, reshaped, spread_along
+from stack.passes.steps.access import Lanes, reshaped, spread_along, tile_type
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
@@ -201,9 +201,7 @@ class _LaneBuilder(Widened):
                 if new.tensor.rank:
                     new = self.edit.locate(node, lanes.spread(new, shape, old in self.wide))
                 spread.append(new)
-            hint = TensorType(node.dtype, shape, "tile")
-            return make(node.op, spread, attrs, hint=hint)
-        hint = TensorType(node.dtype, shape, "tile")
+            return make(node.op, spread, attrs, hint=tile_type(node.dtype, shape))
         if node.op == "broadcast":
             return spread_along(args[0], (0, *(a + 1 for a in attrs["axes"])), shape)
         if node.op == "reshape":
@@ -216,7 +214,7 @@ class _LaneBuilder(Widened):
             attrs["perm"] = (0, *(a + 1 for a in attrs["perm"]))
         else:
             raise NotImplementedError(node.op)
-        return make(node.op, args, attrs, hint=hint)
+        return make(node.op, args, attrs, hint=tile_type(node.dtype, shape))
 
     # ---- loops inside
 
@@ -254,8 +252,7 @@ class _LaneBuilder(Widened):
                 self.wide.add(item)
 
     def _wider(self, held: Node) -> Node:
-        type_ = TensorType(held.dtype, self.lanes.shape(held), "tile")
-        return Node("var", (), dict(held.attrs), type_)
+        return Node("var", (), dict(held.attrs), tile_type(held.dtype, self.lanes.shape(held)))
 
 
 def _widened(loop: Node, wide: Collection[Node]) -> set[Node]:

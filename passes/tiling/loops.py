@@ -13,7 +13,6 @@ from stack.ir.builder import Builder
 from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node, unique_name
 from stack.ir.traits import is_input, is_loop
-from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.tiling.frame import static
 
 
@@ -59,20 +58,6 @@ def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
         b.names.setdefault(made, old.names[source])
     if source in old.locs:
         b.locs.setdefault(made, old.locs[source])
-
-
-def items(b: Builder, node: Node) -> list[Node]:
-    """Returns the results of a node as a list: one `item` node for each if it has several, else the
-    node itself.
-    """
-    if not isinstance(node.type, TupleType):
-        return [node]
-    return [b.item(node, index=i) for i in range(len(node.type.items))]
-
-
-def index(name: str, extent: int) -> Node:
-    """Returns a new index variable of a loop."""
-    return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
 
 
 def extent_of(loop: Node) -> int:

@@ -277,14 +277,14 @@ class _Nest:
         online = Online(self.group, self.values)
         results = list(zip(self.outputs, self.body.results, strict=True))
         try:
-            space = online.space()
+            kept, inner, places = online.space()
         except CannotTile:
             if "part" in self.group.attrs:
                 raise  # a loop space of its own has no axis of parts
             spaces = [self._own_space(output, result) for output, result in results]
         else:
-            stored = [(*pair, at) for pair, at in zip(results, space.places, strict=True)]
-            spaces = [(space.kept, space.inner, stored)]
+            stored = [(*pair, at) for pair, at in zip(results, places, strict=True)]
+            spaces = [(kept, inner, stored)]
         wanted = [(result, _at(result, place)) for *_, s in spaces for _, result, place in s]
         self.values = online.elements(wanted)
         return spaces

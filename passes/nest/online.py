@@ -19,7 +19,6 @@ Source: online softmax (Milakov and Gimelshein, 2018).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from stack.ir.axes import Index
@@ -38,22 +37,6 @@ from stack.passes.tiling.frame import COMBINE, static, wide
 
 STREAMED = "r"  # the name of the streamed axis
 Asked = tuple[int, Index, Node | None]  # a state, by its number, an index, and a guard
-
-
-@dataclass(frozen=True)
-class StreamSpace:
-    """The loops around the streamed loop of a stream's kernel, and the index of each result in
-    them.
-
-    Attributes:
-        kept: the axes of the loops around all results.
-        inner: the axes of the loops around some of them.
-        places: the index of each result.
-    """
-
-    kept: list[Dim]
-    inner: list[Dim]
-    places: list[Index]
 
 
 class Online:
@@ -75,9 +58,13 @@ class Online:
 
     # ---- the loops around
 
-    def space(self) -> StreamSpace:
+    def space(self) -> tuple[list[Dim], list[Dim], list[Index]]:
         """Creates the loops over the axes of all results. Raises CannotTile if the results do not
         share one loop space.
+
+        Returns:
+            The axes of the loops around all results, those of the loops around some of them, and
+            the index of each result.
         """
         where = stream_index_maps(*self.stream.blocks)
         parts: list[Dim] = []
@@ -92,7 +79,7 @@ class Online:
         for name, axis in known.items():
             is_shared = name in of_states and all(str(axis) in names for names in used)
             (kept if is_shared else inner).append(axis)
-        return StreamSpace(looped(kept), looped(inner), [(*parts, *place) for place in places])
+        return looped(kept), looped(inner), [(*parts, *place) for place in places]
 
     def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
         """Creates a loop axis for each iteration variable of the stream's states and results.

@@ -7,7 +7,7 @@ element is computed from the result back to memory. A reduction becomes a loop w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
@@ -303,7 +303,8 @@ class Scalars:
         places: list[Dim] = []
         for axis, extent in enumerate(operand.shape):
             if axis in axes:
-                place = self._along(node, axis, static(extent), index, guard)
+                known = self._known_axis([self._shared.get((node, axis))], index, guard)
+                place = self.scope.axis("r", static(extent)) if known is None else known
                 places.append(place)
                 full.append(place)
             else:
@@ -311,51 +312,19 @@ class Scalars:
         value = yield operand, tuple(full), guard
         return self.total(kind, places, value)
 
-    def _along(self, node: Node, axis: int, extent: int, index: Index, guard: Node | None) -> Dim:
-        """Returns the loop axis for `axis` of a reduction: the one that `share` set for it; a new
-        one if there is none, or if the element is computed inside that loop.
-        """
-        shared = self._shared.get((node, axis))
-        if shared is None or self._is_around(shared, index, guard):
-            return self.scope.axis("r", extent)
-        return shared
-
-    def _is_around(self, axis: Expr, index: Index, guard: Node | None) -> bool:
-        """True if the element at `index` is computed inside the loop over `axis`: its index or
-        guard (the condition under which it is needed) uses the loop's variable.
-        """
-        var = self.scope.variables[str(axis)]
-        moved = {s.name for d in index for s in symbols(d)}
-        outside = {v for name in moved for v in self.scope.variables[name].vars}
-        return var in outside or (guard is not None and var in guard.vars)
-
     def _known_axis(
-        self, sides: Sequence[tuple[Node, int]], index: Index, guard: Node | None
-    ) -> Dim | None:
-        """Returns the loop axis over which another matmul already contracts the same operand; None
-        if there is none.
+        self, known: Iterable[Expr | None], index: Index, guard: Node | None
+    ) -> Expr | None:
+        """Returns the first of some loop axes over which the element at `index` can be reduced;
+        None if there is none.
 
-        The loops of both can then be fused, and load that operand once.
-
-        Args:
-            sides: the operands that have the contracted axis, with its position.
-            index: the index of the element that is computed.
-            guard: the condition under which the element is needed.
+        The element must not be computed inside of that loop: its index, or the guard under which
+        it is needed, would use the loop's variable.
         """
-        known = (self._contracted.get(side) for side in sides)
-        around = self._is_around
-        return next((a for a in known if a is not None and not around(a, index, guard)), None)
-
-    def _new_axis(
-        self, hint: str, extent: int, has_loop: bool, sides: Sequence[tuple[Node, int]]
-    ) -> Dim:
-        """Creates the loop axis over which a matmul contracts its operands, and records it for
-        `_known_axis`. `hint`, `extent` and `has_loop` are the arguments of `Scope.axis`.
-        """
-        made = self.scope.axis(hint, extent, has_loop)
-        if isinstance(made, Expr):
-            self._contracted.update(dict.fromkeys(sides, made))
-        return made
+        variables = self.scope.variables
+        outside = {v for d in index for s in symbols(d) for v in variables[s.name].vars}
+        outside |= set() if guard is None else guard.vars
+        return next((a for a in known if a is not None and variables[str(a)] not in outside), None)
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:
         """Builds the loops that reduce the scalar `value` over some axes, the last one innermost.
@@ -384,10 +353,13 @@ class Scalars:
         places: dict[str, Dim] = {}
         for name in [*order, *(set(summed) - {*order})]:
             sides = [(a, names.index(name)) for a, names in zip(node.args, own) if name in names]
-            known = self._known_axis(sides, index, guard)
-            if known is None:
-                known = self._new_axis(name, static(sizes[name]), name in looped, sides)
-            places[name] = known
+            # the loops of matmuls that contract the same operand can be fused, and load it once
+            place: Dim | None = self._known_axis(map(self._contracted.get, sides), index, guard)
+            if place is None:
+                place = self.scope.axis(name, static(sizes[name]), name in looped)
+                if isinstance(place, Expr):
+                    self._contracted.update(dict.fromkeys(sides, place))
+            places[name] = place
         at |= places
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):

@@ -106,7 +106,7 @@ def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     if mask is not None or any(place.tensor.rank for place in index):
         return None
     places = [axis_along(place, [var]) for place in index]
-    known = tuple(p for p in places if p is not None and p.window is None)
+    known = tuple(p for p in places if p is not None and p.is_contiguous)
     moved = [i for i, place in enumerate(known) if place.over]
     is_block = len(known) == len(places) and len(moved) == 1 and moved[0] < len(known) - 1
     return (sums, known) if is_block else None

@@ -16,7 +16,8 @@ from stack.passes.gpu_products.tile_choice import (
     ranked,
     tiles_of,
 )
-from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
+from stack.passes.tiling.contraction import product_domain
+from stack.schedule import Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
 
 
@@ -43,13 +44,7 @@ class ProductPolicy(Policy):
         self.product, self.dtype, self.gpu = product, dtype, gpu
         self.others = others or {}
         is_tall = product.height > 1
-        axes = [
-            *([Axis("b", product.batch, "parallel")] if product.batch > 1 else []),
-            *([Axis("m", product.height, "parallel")] if is_tall else []),
-            Axis("n", product.width, "parallel"),
-            Axis("k", product.depth, "reduction"),
-        ]
-        self.domain = Domain(tuple(axes))
+        self.domain = product_domain(product.batch, product.height, product.width, product.depth)
         self.rules = Rules(
             {
                 "parallel": ("grid", "lane", "unroll") if has_threads and is_tall else ("grid",),

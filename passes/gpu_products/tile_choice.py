@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import prod
 
 from stack.ir import ops
 from stack.ir.contraction import ROUNDED
@@ -188,16 +187,15 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     """
     dot = dots[0]
     roles = roles_of(dot)
-    sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
     rows = [n for n in body.nodes if reads_by_data(n)]  # gathered rows are read too
     reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
-        height=sizes[roles.row] if roles.row else 1,
-        width=sizes[roles.lane],
-        depth=prod(sizes[name] for name in roles.contracted),
-        batch=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
+        height=roles.height,
+        width=roles.width,
+        depth=roles.depth,
+        batch=roles.products,
         reads=reads,
         across=bool(lying_across(dot))
         if may_round(dot)

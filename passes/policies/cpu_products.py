@@ -51,7 +51,6 @@ from stack.passes.steps.primitives import (
 )
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import CannotTile, static, wide
-from stack.schedule import Schedule
 from stack.target import Cpu
 
 
@@ -73,9 +72,9 @@ class CpuProducts(StepLowering[Cpu]):
         """
         dot = _only_dot(self.group)
         policy = gemm_policy(self.group, self.target)
-        schedule = policy.of(self.group) if policy is not None else Schedule()
-        blocks = schedule.block("n"), schedule.block("m")
-        tile = panels_of(dot, self.target, *blocks)
+        assert policy is not None, "rows of sums have no tiles, and empty groups no nest"
+        schedule = policy.of(self.group)
+        tile = panels_of(dot, self.target, schedule.block("n"), schedule.block("m"))
         names = dict(zip(result_names(dot), axis_names(dot, ()), strict=True))
         roles, lanes = tile.roles, tile.lanes
         panels = [names[n] for n in (*roles.batch, *roles.panels)]

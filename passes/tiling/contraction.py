@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, new_params, remade
@@ -11,6 +12,7 @@ from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import contractions
 from stack.passes.tiling.frame import CannotTile, static
+from stack.schedule import Axis, Domain
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,43 @@ class Roles:
     row: str  # "" when there is one row
     contracted: tuple[str, ...]
     is_by_lane: bool = False  # whether the left operand has the lanes too: each is a product
+
+    @property
+    def height(self) -> int:
+        """The rows of a product."""
+        return self.sizes[self.row] if self.row else 1
+
+    @property
+    def width(self) -> int:
+        """The columns of a product."""
+        return self.sizes[self.lane]
+
+    @property
+    def depth(self) -> int:
+        """The products of a sum."""
+        return self.count(self.contracted)
+
+    @property
+    def products(self) -> int:
+        """The number of matrix products."""
+        return self.count((*self.batch, *self.panels, *self.outer))
+
+    def count(self, names: Iterable[str]) -> int:
+        """Returns the number of elements along some axes together."""
+        return prod(self.sizes[n] for n in names)
+
+
+def product_domain(batch: int, rows: int, columns: int, depth: int) -> Domain:
+    """Returns the axes of matmuls: b (batches), m (rows), n (columns), k (depth). Leaves out b and
+    m if their extent is 1.
+    """
+    axes = (
+        Axis("b", batch, "parallel"),
+        Axis("m", rows, "parallel"),
+        Axis("n", columns, "parallel"),
+        Axis("k", depth, "reduction"),
+    )
+    return Domain(tuple(a for a in axes if a.extent > 1 or a.name in "nk"))
 
 
 def operand_names(dot: Node, position: int) -> list[str]:

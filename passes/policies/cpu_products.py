@@ -32,7 +32,7 @@ from stack.passes.cpu_products.gemm import (
 from stack.passes.cpu_products.mma import why_sums
 from stack.passes.cpu_products.panels import Panels, run_of
 from stack.passes.nest.emit import axis_names, domain
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered, split
 from stack.passes.steps.loop_products import product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, stores_only
 from stack.passes.steps.pack import ONCE
@@ -42,11 +42,11 @@ from stack.passes.steps.primitives import (
     Bind,
     Compensate,
     Fission,
+    LoweredKernel,
     Microkernel,
     Pack,
     Prefetch,
     Reorder,
-    Split,
     Vectorize,
 )
 from stack.passes.tiling.contraction import operand_names, result_names
@@ -85,17 +85,18 @@ class CpuProducts(StepLowering[Cpu]):
         why = "tiles of rows share the panel of columns around them"
         made.take(*reordered([n for n in names.values() if n], order, why))
         if has_panels:
-            outer, lane = _tile(made, lane, lanes, "columns")
+            cut = split(made, lane, lanes, "overlap", f"a tile has {lanes} columns")
+            lane = cut.inner
             for other in below:
                 made.take(Reorder(lane, other).because("the loop to vectorize is innermost"))
-            panels.append(outer)
+            panels.append(cut.outer)
         if row and axes(made.kernel)[row] > tile.rows:
-            below[-1], row = _tile(made, row, tile.rows, "rows")
+            cut = split(made, row, tile.rows, "overlap", f"a tile has {tile.rows} rows")
+            below[-1], row = cut.outer, cut.inner
         if tile.groups > 1:
             share = -(-tile.outermost // tile.groups)
-            cut = Split(below[0], share, "overlap")
-            made.take(cut.because(f"{tile.groups} groups of rows give all threads work"))
-            panels.append(cut.outer)
+            why = f"{tile.groups} groups of rows give all threads work"
+            panels.append(split(made, below[0], share, "overlap", why).outer)
         for axis in panels:
             made.take(Bind(axis, "cores").because("threads share panels of columns"))
         made.take(Vectorize(lane).because(f"a row of a tile has {lanes} accumulators"))
@@ -162,15 +163,6 @@ def _only_dot(group: Node) -> Node:
     if domain(body) is None:
         raise CannotTile("its outputs do not share one index space")
     return dot
-
-
-def _tile(made: LoweredKernel, axis: str, size: int, what: str) -> tuple[str, str]:
-    """Splits an axis into tiles of `size`; the last tile starts early if `size` does not divide the
-    extent. Returns the axis over tiles and the axis inside a tile.
-    """
-    cut = Split(axis, size, "overlap")
-    made.take(cut.because(f"a tile has {size} {what}"))
-    return cut.outer, cut.inner
 
 
 def _is_stored_whole(made: LoweredKernel, row: str) -> bool:

@@ -34,9 +34,9 @@ from stack.passes.policies.cpu_vectors import (
     vectorize,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, starts_of, stores_only
-from stack.passes.steps.primitives import Bind, ComputeWith, Reorder
+from stack.passes.steps.primitives import Bind, ComputeWith, LoweredKernel, Reorder
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 

@@ -24,7 +24,7 @@ from stack.passes.cpu_products.gemm import pick_rows
 from stack.passes.cpu_products.mma import mma_rows, why_sums
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered, split
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
@@ -41,11 +41,11 @@ from stack.passes.steps.primitives import (
     BoundLoops,
     ComputeWith,
     Fission,
+    LoweredKernel,
     Microkernel,
     Pack,
     Rewrite,
     Sink,
-    Split,
     Stage,
     StageMem,
     Step,
@@ -109,8 +109,7 @@ class CpuStreams(StepLowering[Cpu]):
             made.take(Rewrite("unrounded").because("registers hold f32"))
         parallel = self._order(made, row, column)
         if row in axes(made.kernel) and axes(made.kernel)[row] > self.rows:
-            cut = Split(row, self.rows, "overlap")
-            made.take(cut.because("vectors of rows fill registers"))
+            cut = split(made, row, self.rows, "overlap", "vectors of rows fill registers")
             parallel, row = [cut.outer if a == row else a for a in parallel], cut.inner
         elif row:
             parallel.remove(row)
@@ -166,8 +165,7 @@ class CpuStreams(StepLowering[Cpu]):
         """
         key, panel = STREAMED, ""
         if axes(made.kernel).get(key, 0) > size:
-            cut = Split(key, size, "peel").because("the products of a panel stay in the cache")
-            made.take(cut)
+            cut = split(made, key, size, "peel", "the products of a panel stay in the cache")
             panel, key = cut.outer, cut.inner
         made.may(BlockStates(key).because("states are rescaled once in a panel"))
         made.take(Vectorize(row).because("each lane has a row"))
@@ -230,8 +228,7 @@ class CpuStreams(StepLowering[Cpu]):
                 rows = mma_rows(mma, columns)
         if columns <= rows:
             return COLUMNS
-        cut = Split(COLUMNS, rows, "peel").because(f"registers hold {rows} rows of sums")
-        made.take(cut)
+        cut = split(made, COLUMNS, rows, "peel", f"registers hold {rows} rows of sums")
         return cut.inner
 
     def _stages(self, made: LoweredKernel, key: str, column: str) -> list[Step]:
@@ -267,8 +264,7 @@ class CpuStreams(StepLowering[Cpu]):
         rows = mma_rows(mma, extent) if mma is not None and mma.rows > 1 else 0
         rows = rows or pick_rows(extent, product.dot.tile[1], F32, self.target)
         if extent > rows:
-            cut = Split(axis, rows, "overlap").because(f"registers hold {rows} rows of sums")
-            made.take(cut)
+            cut = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
             axis = cut.inner
         name, held = mma.name if mma else "", memory_of(made.kernel.blocks[0])
         found = _products(made.kernel, axis)

@@ -9,12 +9,20 @@ from itertools import pairwise
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
-from stack.passes.policies.step_lowering import LoweredKernel
+from stack.passes.policies.step_lowering import split
 from stack.passes.steps.access import is_gathered
 from stack.passes.steps.affine import linear
 from stack.passes.steps.intervals import split_points
 from stack.passes.steps.loops import axes, axis_of, loops_along, starts_of
-from stack.passes.steps.primitives import Partition, Rfactor, Specialize, Split, Stage, Vectorize
+from stack.passes.steps.primitives import (
+    LoweredKernel,
+    Partition,
+    Rfactor,
+    Specialize,
+    Split,
+    Stage,
+    Vectorize,
+)
 from stack.passes.steps.stage import computed_again
 from stack.passes.tiling.frame import is_expensive
 from stack.target import Cpu
@@ -118,8 +126,7 @@ def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
     block = cpu.rows.block
     if not plan.is_reduced and extent > cpu.rows.line and longest > block:
         even = (n for n in range(block, cpu.rows.least_block - 1, -1) if longest % n == 0)
-        cut = Split(axis, next(even, block), "peel").because("threads share a long row")
-        made.take(cut)
+        cut = split(made, axis, next(even, block), "peel", "threads share a long row")
         plan.parallel.append(cut.outer)
         axis, longest = cut.inner, cut.block
     if longest < 2 * cpu.chunk and not (lanes and longest > cpu.chunk):

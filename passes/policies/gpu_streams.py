@@ -21,7 +21,7 @@ from stack.passes.gpu_products.tile_choice import may_round
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.rows import arithmetic, programs
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.contracted_axes import contracted_sizes
 from stack.passes.positions.stream_index_maps import stream_index_maps
@@ -36,6 +36,7 @@ from stack.passes.steps.primitives import (
     ComputeWith,
     DotParts,
     Launch,
+    LoweredKernel,
     Reverse,
     Rewrite,
     Split,

@@ -35,7 +35,7 @@ from stack.passes.gpu_products.tile_choice import (
     whole_waves,
 )
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.steps.loops import axes, nests
 from stack.passes.steps.peel import LAST
 from stack.passes.steps.primitives import (
@@ -43,6 +43,7 @@ from stack.passes.steps.primitives import (
     ComputeWith,
     Fuse,
     Launch,
+    LoweredKernel,
     Peel,
     Pipeline,
     Rasterize,

@@ -28,9 +28,9 @@ from stack.passes.nest.scope import letter
 from stack.passes.policies.cpu_vectors import Plan, vectorize
 from stack.passes.policies.reduction_loops import warps_of
 from stack.passes.policies.rows import programs
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.steps.loops import axes
-from stack.passes.steps.primitives import Bind, Launch, Split, Step, Vectorize
+from stack.passes.steps.primitives import Bind, Launch, LoweredKernel, Split, Step, Vectorize
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Cpu, Gpu
 

@@ -251,11 +251,6 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
     return [replace(tile, last=(t.rows, t.lanes)) for t in measured_tiles(gpu, "tail")]
 
 
-def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
-    """Predicts the seconds that a matmul takes with a tile."""
-    return predicted(tile, product, dtype, gpu).seconds
-
-
 def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Prediction:
     """Predicts the time of a matmul with a tile, and the times of its parts."""
     if tile.rows == 1:
@@ -337,12 +332,12 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     if product.height > 1:
         held = 2 if product.by_threads else 1
         tiles = [fit for t in tiles if (fit := t.fitted(dtype, gpu, held)) is not None]
-    return sorted(tiles, key=lambda tile: seconds(tile, product, dtype, gpu))
+    return sorted(tiles, key=lambda tile: predicted(tile, product, dtype, gpu).seconds)
 
 
 def best_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """Predicts the time of a matmul with its best tile."""
-    return min(seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu))
+    return predicted(ranked(product, dtype, gpu)[0], product, dtype, gpu).seconds
 
 
 def _part(tile: Tile, count: int) -> Tile:
@@ -374,7 +369,7 @@ def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
         # tiles whose extent is not a power of two may fill all multiprocessors
         more = measured_tiles(gpu, "library")
         tiles = (*tiles, *more) if dtype.bits <= 16 else (single,)
-    return min(seconds(t, product, dtype, gpu) for t in tiles)
+    return min(predicted(t, product, dtype, gpu).seconds for t in tiles)
 
 
 def first_text(group: Node) -> str:

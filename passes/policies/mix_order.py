@@ -29,6 +29,7 @@ from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
     Launch,
+    LoweredKernel,
     Pipeline,
     Rfactor,
     Split,
@@ -60,8 +61,8 @@ class MixOrderLowering(StepLowering[Gpu]):
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
-    def steps(self) -> Sequence[Step]:
-        """Returns the loop transformations of the policy."""
+    def take(self, taken: LoweredKernel) -> None:
+        """Applies the loop transformations of the policy."""
         space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)
@@ -93,7 +94,7 @@ class MixOrderLowering(StepLowering[Gpu]):
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
         made += arithmetic(body.results) + evictions(body.results, self.target)
-        return [*made, Launch(warps)]
+        taken.take(*made, Launch(warps))
 
     def _tile(self) -> tuple[int, int, int]:
         """Picks the tile of a program: the elements of a row, the rows, and the warps."""

@@ -32,6 +32,7 @@ from stack.passes.steps.primitives import (
     Fuse,
     Hold,
     Launch,
+    LoweredKernel,
     Pipeline,
     Rewrite,
     Rfactor,
@@ -77,10 +78,9 @@ class RowLowering(StepLowering[Gpu]):
         names = axis_names(self.space.root, set(self.space.reduced))
         return {axis: names[axis] for axis in own if names[axis]}
 
-    def steps(self) -> list[Step]:
-        """Returns the loop transformations that carry out the schedule, in order of application.
-
-        They split, fuse and vectorize axes, prefetch operands, and distribute tiles over programs.
+    def take(self, taken: LoweredKernel) -> None:
+        """Applies the loop transformations that carry out the schedule: splits, fuses and
+        vectorizes axes, prefetches operands, and distributes tiles over programs.
         """
         kept = self._loops(self.space.kept)
         blocks = {a: self.schedule.block(letter(a), 1) for a in kept}
@@ -124,7 +124,9 @@ class RowLowering(StepLowering[Gpu]):
         made += self._walks(walked)
         made += programs(self.found, {name: blocks[a] for a, name in kept.items()})
         made += arithmetic(self.space.results) + evictions(self.space.results, self.target)
-        return [*made, self._launch()]
+        held = prod(s.block for s in self.schedule.splits)
+        launch = Launch(self.schedule.warps).because(f"a tile has {held} elements")
+        taken.take(*made, launch)
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
         """Returns the steps for the serial loops over the reduction axes `walked`: fusion of loops,
@@ -202,10 +204,6 @@ class RowLowering(StepLowering[Gpu]):
         names = {REDUCED if a in self.space.reduced else letter(a) for a in axes}
         size = prod(self.schedule.block(name, 1) for name in names)
         return size * array.dtype.bytes if size > 1 else 0
-
-    def _launch(self) -> Step:
-        held = prod(s.block for s in self.schedule.splits)
-        return Launch(self.schedule.warps).because(f"a tile has {held} elements")
 
 
 def programs(extents: Mapping[str, int], blocks: Mapping[str, int]) -> list[Step]:

@@ -18,7 +18,6 @@ order, as vectors if no index selects the innermost axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from stack.ir.axes import parse_rule
@@ -53,14 +52,14 @@ def leaves_idle(node: Node, gpu: Gpu) -> bool:
 class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
-    def steps(self) -> Sequence[Step]:
-        """Returns the loop transformations of the policy. Raises CannotTile if the scan has no GPU
+    def take(self, made: LoweredKernel) -> None:
+        """Applies the loop transformations of the policy. Raises CannotTile if the scan has no GPU
         kernel.
         """
         (scan,) = self.group.blocks[0].results
         if why := _why_not(scan, self.target):
             raise CannotTile(why)
-        return _steps(scan, self.target)
+        made.take(*_steps(scan, self.target))
 
 
 def _why_not(scan: Node, gpu: Gpu) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -14,7 +15,6 @@ from stack.passes.steps.primitives import (
     LoweredKernel,
     Reorder,
     Split,
-    Step,
     parse_steps,
 )
 from stack.passes.tiling.frame import CannotTile
@@ -24,7 +24,7 @@ from stack.target import Cpu, Target
 Machine = TypeVar("Machine", bound=Target)
 
 
-class StepLowering(Generic[Machine]):
+class StepLowering(ABC, Generic[Machine]):
     """Lowers a group from its plain loop nest to its kernel by loop transformations (steps).
 
     Args:
@@ -53,19 +53,11 @@ class StepLowering(Generic[Machine]):
         """
         return None
 
-    def steps(self) -> Sequence[Step]:
-        """Returns the loop transformations that lower the nest, in order. Raises CannotTile if the
-        group has no kernel.
-        """
-        raise NotImplementedError
-
+    @abstractmethod
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations to the nest in `made`, in order: by default `steps`.
-        Lowerings override it if their steps depend on the kernel so far.
-
-        Raises CannotTile if the group turns out to have no kernel.
+        """Applies the loop transformations to the nest in `made`, in order. Raises CannotTile if
+        the group turns out to have no kernel.
         """
-        made.take(*self.steps())
 
     def made(self) -> LoweredKernel:
         """Lowers the group. Returns the kernel with the steps applied to it. Raises CannotTile if
@@ -86,9 +78,8 @@ class StepLowering(Generic[Machine]):
 class UserSteps(StepLowering[Machine]):
     """Lowers a group by the list of steps that a user wrote for it."""
 
-    def steps(self) -> Sequence[Step]:
-        """Parses the loop transformations that the user wrote."""
-        return parse_steps(written(self.group))
+    def take(self, made: LoweredKernel) -> None:
+        made.take(*parse_steps(written(self.group)))
 
 
 def written(group: Node) -> str:

@@ -22,7 +22,7 @@ from stack.ir.traits import (
 from stack.passes.positions.visibility import known_value
 from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import all_loops, is_constant
+from stack.passes.steps.loops import bodies, is_constant
 
 
 def is_zero(part: Node, test: Node) -> bool:
@@ -61,8 +61,8 @@ def filled_load(
     if test not in conjuncts(mask) or other is None or not is_constant(other, 0):
         return None
     assert mask is not None
-    bodies = [edit.block, *(found.loop.blocks[0] for found in all_loops(edit.kernel))]
-    if sum(is_load(n) and n.args[0] is part.args[0] for body in bodies for n in body.nodes) > 1:
+    nodes = (n for body in bodies(edit.kernel) for n in body.nodes)
+    if sum(is_load(n) and n.args[0] is part.args[0] for n in nodes) > 1:
         return None  # loops whose tiles stay in registers need the same ones
     # a condition of all stores may be false too: nothing that is computed then is stored
     stores = [conjuncts(access_parts(n)[1]) for n in edit.block.all_nodes if is_store(n)]

@@ -171,14 +171,14 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node, readers: Mapping[Nod
     edit.locate(new, test)
     part = summand(held, new)
     if part is None:
-        return edit.made(new, "select", (test, new, held))
+        return edit.note(new, make("select", (test, new, held)))
     kind = KIND_OF[new.op]
     if kind == "sum" and is_zero(part, test):
         return new
     none = identity(kind, part.dtype)
     kept = filled_load(edit, part, test, none, readers)
     if kept is None:
-        kept = edit.made(new, "select", (test, part, constant(none, part.dtype)))
+        kept = edit.note(new, make("select", (test, part, constant(none, part.dtype))))
     return make(new.op, (held, kept))
 
 

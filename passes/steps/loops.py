@@ -43,6 +43,11 @@ def loops_in(whole: Block) -> Sequence[NestedLoop]:
     return found
 
 
+def bodies(kernel: Node) -> list[Block]:
+    """Returns the body of a kernel and those of all its loops, outer ones first."""
+    return [kernel.blocks[0], *(loop.blocks[0] for loop, _ in all_loops(kernel))]
+
+
 def loops_along(kernel: Node, axis: str) -> list[NestedLoop]:
     """Returns all loops of a kernel whose variable has the name `axis`, with the loops that enclose
     each.

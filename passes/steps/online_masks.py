@@ -106,7 +106,7 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
         own = done[part]
         if alone is None:
             own = edit.locate(new, make("select", (test, own, identity_like(new))))
-        known[new] = edit.made(new, new.op, (done[kept], own))
+        known[new] = edit.note(new, make(new.op, (done[kept], own)))
     return [known[r] for r in block.results]
 
 

@@ -33,7 +33,7 @@ from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.local_values import loaded, memory_for, slot
-from stack.passes.steps.loops import all_loops, axis_of, is_serial, starts_of
+from stack.passes.steps.loops import all_loops, axis_of, bodies, is_serial, starts_of
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target
 
@@ -99,7 +99,7 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
             search stops at such a value: its operands are not returned.
     """
     found: dict[Node, None] = {}
-    for block in _blocks(kernel.blocks[0]):
+    for block in bodies(kernel):
         along = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
         seen: set[Node] = set()
         for loop in along:
@@ -118,14 +118,6 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
                 pending += node.args
             seen.update(loop.blocks[0].nodes)
     return list(found)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    """Yields a block and all blocks nested in it."""
-    yield block
-    for node in block.nodes:
-        for inner in node.blocks:
-            yield from _blocks(inner)
 
 
 def _contains(loop: Node, block: Block) -> bool:

@@ -23,7 +23,6 @@ from stack.ir.algebra import KIND_OF
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
 from stack.passes.steps.access import Lanes, reshaped, spread_along, tile_type
@@ -31,7 +30,8 @@ from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
-from stack.passes.steps.loops import is_constant, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.steps.vector_access import Access, Widened
@@ -136,7 +136,7 @@ class _LaneBuilder(Widened):
         shape = self.lanes.shape(part)
         whole = self.spread(part, shape)
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
-        if is_constant(first, identity(KIND_OF[op], first.dtype)):
+        if is_none(first, op):
             return total
         return make(op, (first, total))
 
@@ -181,7 +181,7 @@ class _LaneBuilder(Widened):
         attrs = {"axis": 0, "kind": kind, "reverse": self.lanes.is_reversed}
         made = make("scan", (own,), attrs)
         first = self.new(before)
-        if is_constant(first, identity(kind, first.dtype)):
+        if is_none(first, node.op):
             return made
         if first.tensor.rank:
             first = self.lanes.spread(first, shape, False)

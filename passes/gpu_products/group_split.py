@@ -14,8 +14,7 @@ from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_fusion, items_of
 from stack.passes.gpu_products.tile_choice import Product, first_text, product_of
-from stack.passes.tiling.contraction import rest_of
-from stack.passes.tiling.multi_gemm import parts_of, products_of
+from stack.passes.tiling.contraction import parts_of, products_of, rest_of
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite.engine import inline_block, replace
 

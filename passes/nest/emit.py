@@ -43,8 +43,8 @@ from stack.passes.nest.scope import Scope, letter, looped
 from stack.passes.nest.serial_loops import scan_nest, scatter_nest
 from stack.passes.nest.values import Scalars
 from stack.passes.positions.index_maps import index_maps_of
+from stack.passes.tiling.contraction import parts_of
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.multi_gemm import parts_of
 
 # parallel axes, reduction axes, and for each result the output, the value to store and its index
 LoopSpace = tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]

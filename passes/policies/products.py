@@ -54,9 +54,8 @@ from stack.passes.steps.primitives import (
     Threads,
     Vectorize,
 )
-from stack.passes.tiling.contraction import result_names, roles_of
+from stack.passes.tiling.contraction import parts_of, products_of, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
-from stack.passes.tiling.multi_gemm import parts_of, products_of
 from stack.schedule import Schedule, first_schedule
 from stack.target import Gpu
 

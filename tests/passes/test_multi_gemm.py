@@ -31,8 +31,8 @@ from stack.passes.gpu_products.tile_choice import (
     unfused_seconds,
 )
 from stack.passes.policies.products import Products
+from stack.passes.tiling.contraction import products_of
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.multi_gemm import products_of
 from stack.rewrite import Pipeline
 from stack.rewrite.pipeline import Record
 from stack.schedule import schedules_of

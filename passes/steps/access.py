@@ -3,82 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
-from stack.ir.builder import constant, make
+from stack.ir.builder import make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_load, is_number, number, repeats
 from stack.ir.types import DType, TensorType
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.intervals import collected, is_affine
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """A loop that is vectorized: its iterations become the first axis of tiles.
-
-    Attributes:
-        var: the variable of the loop.
-        count: the number of lanes.
-        is_reversed: whether lane 0 is the last iteration.
-    """
-
-    var: Node
-    count: int
-    is_reversed: bool = False
-
-    @property
-    def places(self) -> Node:
-        """A tile with the iteration number that each lane computes."""
-        lanes = positions(self.var.dtype, self.count)
-        return make("sub", (self.last, lanes)) if self.is_reversed else lanes
-
-    @property
-    def last(self) -> Node:
-        """A constant: the number of the last iteration of the loop."""
-        return constant(self.count - 1, self.var.dtype)
-
-    def first(self, place: Node) -> Node | None:
-        """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
-        other index.
-        """
-        first = start_along(place, self.var, -1 if self.is_reversed else 1)
-        if first is None or not self.is_reversed:
-            return first
-        return collected(make("sub", (first, self.last)))
-
-    def ascending(self, index: Node) -> Node | None:
-        """Returns an index as `start + iota` if it grows by 1 from lane to lane of a reversed loop.
-
-        None for other indices, and for loops that are not reversed.
-        """
-        first = self.first(index) if self.is_reversed and is_affine(index) else None
-        return None if first is None else positions_from(first, self.count)
-
-    def shape(self, rank_of: Node) -> tuple[int, ...]:
-        """Returns the shape of the tile that replaces `rank_of`, a value of one iteration: the lane
-        axis is put before its own axes.
-        """
-        return (self.count, *map(static, rank_of.shape))
-
-    def spread(self, value: Node, shape: Sequence[int], has_lanes: bool) -> Node:
-        """Broadcasts a value to the shape of a tile with the lane axis first.
-
-        Args:
-            value: a scalar or a tile.
-            shape: the shape of the tile.
-            has_lanes: whether the first axis of the value is the lane axis. If not, its axes are
-                the last axes of the tile.
-        """
-        rank, wanted = value.tensor.rank, len(shape)
-        if value.shape == tuple(shape):
-            return value
-        own = (0, *range(wanted - rank + 1, wanted)) if has_lanes else range(wanted - rank, wanted)
-        return spread_along(value, tuple(own), shape)
 
 
 def tile_type(dtype: DType, shape: Sequence[int]) -> TensorType:

@@ -68,16 +68,11 @@ def side_by_side(groups: Sequence[Node]) -> Node:
 UNFUSED = "unfused"  # replaces the tile in a schedule
 
 
-def is_unfused(group: Node) -> bool:
-    """True if the schedule of a group asks for a separate kernel for each of its matmuls."""
-    return first_text(group) == UNFUSED
-
-
 def unfuse_gemms(block: Block) -> Block:
     """Splits each group of a block whose schedule is `unfused`."""
     changed: dict[Node, Node] = {}
     for node in block.nodes:
-        if not is_fusion(node) or not is_unfused(node):
+        if not is_fusion(node) or first_text(node) != UNFUSED:
             continue
         parts = unfused(node)
         if len(parts) == 1:

@@ -69,7 +69,7 @@ class ProductStreams(StepLowering[Gpu]):
         chosen what the user did not.
         """
         policy = self.policy()
-        steps = StreamSteps(policy, policy.of(self.group), made.kernel, self.target)
+        steps = StreamSteps(policy, policy.of(self.group), made.kernel)
         made.take(*steps.tiles(), *steps.sums())
         for memory in steps.tables:
             made.may(WindowLoads(memory).because("a tile reads few elements of it, many times"))
@@ -111,11 +111,10 @@ class StreamSteps:
         policy: the policy of the stream.
         schedule: a complete schedule.
         nest: the plain loop nest.
-        gpu: the target.
     """
 
-    def __init__(self, policy: StreamPolicy, schedule: Schedule, nest: Node, gpu: Gpu) -> None:
-        self.policy, self.schedule, self.gpu = policy, schedule, gpu
+    def __init__(self, policy: StreamPolicy, schedule: Schedule, nest: Node) -> None:
+        self.policy, self.schedule, self.gpu = policy, schedule, policy.gpu
         self.extents = axes(nest)
         shape = policy.shape
         name_of = {mark: letter(i) for i, mark in enumerate(shape.extents)}

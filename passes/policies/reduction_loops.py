@@ -192,11 +192,6 @@ def why_ahead(ahead: int) -> str:
     return "loads overlap with computation" if ahead > 1 else "loads go straight to registers"
 
 
-def in_a_row(axes: Sequence[int]) -> bool:
-    """True if several axes are adjacent and in order, so that one loop can run over them."""
-    return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
-
-
 def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
     """Returns the bytes of one element of all those arrays in `sources` together whose rows have
     this extent.

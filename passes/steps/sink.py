@@ -29,11 +29,10 @@ from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.local_values import loaded, memory_for, stored, why_too_long
+from stack.passes.steps.local_values import loaded, memory_for, stored, why_not_kept
 from stack.passes.steps.loops import along, axis_of, held_like, loops_along, starts_of, why_not_free
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu, Target
 
 
@@ -63,22 +62,13 @@ class Sink(Step, name="sink", only=Cpu):
         yield from map(self._why_not, found)
 
     def _why_not(self, loop: Node) -> str:
-        held = loop.blocks[0].params[1:]
         for inner in _loops(loop, self.inner):
             if inner.attrs["kind"] not in ("serial", "branch"):
                 return f"axis {self.inner} is bound"
             if any(loop.blocks[0].params[0] in limit.vars for limit in _limits(inner)):
                 return f"the trip count of the loop over {self.inner} depends on {self.axis}"
-            if any(map(is_memory, starts_of(inner))):
-                return f"the loop over {self.inner} carries memory, not values"
-            read = next((p for p in held if p in inner.vars), None)
-            if read is not None:
-                return (
-                    f"the loop over {self.inner} depends on {read.attrs['name']}, which is carried"
-                )
-            for variable in _varying(inner, loop.blocks[0].params[0]):
-                if why := why_too_long(variable, extent_of(loop)):
-                    return why
+            if why := why_not_kept(loop, inner, _varying(inner, loop.blocks[0].params[0])):
+                return why
         return ""
 
     def apply(self, kernel: Node) -> Node:

@@ -77,22 +77,13 @@ def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:
     `turns`: index variables of the enclosing loops, outermost first.
     """
     extents = [static(t.attrs["extent"]) for t in turns]
+    (number, *rest), inner = turns, extents[1:]
+    for turn, count in zip(rest, inner, strict=True):
+        number = b.add(b.mul(number, count), turn)  # row-major
     axis = next((i for i, size in enumerate(block.shape) if size != 1), 0)
     extent = static(block.shape[axis])
     size = -(-extent // math.prod(extents))
-    start = b.mul(_linear(b, turns, extents), size)
+    start = b.mul(number, size)
     if size * math.prod(extents) > extent:
         start = b.min(start, extent - size)
     return part(b, block, axis, start, size)
-
-
-def _linear(b: Builder, turns: Sequence[Node], extents: Sequence[int]) -> Node:
-    """Returns the node that numbers the current iteration among all iterations of nested loops, as
-    a row-major index. `turns` are the loops' index variables and `extents` their extents, outermost
-    first.
-    """
-    first, *rest = turns
-    number = first
-    for turn, extent in zip(rest, extents[1:], strict=True):
-        number = b.add(b.mul(number, extent), turn)
-    return number

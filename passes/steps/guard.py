@@ -7,7 +7,7 @@ addition, as in a scan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
@@ -99,26 +99,15 @@ def _readers(block: Block) -> Mapping[Node, int]:
     return Counter(a for n in block.all_nodes for a in n.args)
 
 
-def why_no_totals(loop: Node) -> str:
-    """Returns why a loop carries other values than memory and totals (accumulators that iterations
-    only add to); "" if it carries nothing else.
+def why_no_totals(loop: Node, running: bool = False) -> str:
+    """Returns why a loop carries other values than memory and totals, or running totals if
+    `running`; "" if it carries nothing else.
 
-    No iteration reads a total, so that iterations can be reordered.
+    No iteration reads a total, so that iterations can be reordered. Running totals are read after
+    the addition, as in a scan.
     """
-    return _why_more(loop, is_total)
-
-
-def why_no_running(loop: Node) -> str:
-    """Returns why a loop carries other values than memory, totals and running totals (which
-    iterations read after adding, as in a scan); "" if it carries nothing else.
-    """
-    return _why_more(loop, is_running_total)
-
-
-def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> str:
-    """Returns why a loop carries more than memory and values for which `is_allowed` is true; "" if
-    it does not."""
     block = loop.blocks[0]
+    is_allowed = is_running_total if running else is_total
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_allowed(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]

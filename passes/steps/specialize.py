@@ -64,17 +64,13 @@ class Specialize(Step, name="specialize"):
 
         def change(_: Node, loop: Node) -> Node:
             block = loop.blocks[0]
-            mine = [v for v in variables if v is block.params[0] or v in _needed(block)]
+            needed = {block.params[0], *(v for r in block.results for v in r.vars)}
+            mine = [v for v in variables if v in needed]
             # loops over one axis may have different extents, after `partition` or `peel`
             own = [p for p in points if mine and p < int(mine[0].attrs["extent"])]
             return loop.rebuilt(blocks=[_in_ranges(edit, block, mine[0], own)]) if own else loop
 
         return edit.change_loops(self.at or self.axis, change)
-
-
-def _needed(block: Block) -> set[Node]:
-    """Returns the loop variables that the nodes of a block depend on."""
-    return {v for r in block.results for v in r.vars}
 
 
 def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Block:

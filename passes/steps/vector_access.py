@@ -265,10 +265,13 @@ class Access:
         None if the access is a gather or a scatter.
         """
         index, tile, lead, lanes = self.index, self.tile, self.lead, self.lanes
-        found = None if any(i.tensor.rank for i in index) else _block_axis(index, lanes)
-        if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
+        moved = [k for k, place in enumerate(index) if lanes.var in place.vars]
+        if any(i.tensor.rank for i in index) or len(moved) != 1:
             return None
-        axis, first = found
+        (axis,) = moved
+        first = lanes.first(index[axis])
+        if first is None or (axis >= lead and tile[axis - lead] > 1):
+            return None
         if lanes.is_loop and axis < self.rank - 1:
             return None  # a vector of a CPU is contiguous: along the last axis of memory
         starts = [first if k == axis else lanes.new(place) for k, place in enumerate(index)]
@@ -281,8 +284,7 @@ class Access:
         size = static(self.memory.shape[axis])
         is_clipped = "clip" in self.node.attrs
         if not lanes.is_loop:
-            is_padded = self.node.args[0] in lanes.padded
-            others = _beyond_clip(asked, index[axis], first, lanes, size, is_padded)
+            others = [p for p in asked if not self._is_clipped(p, axis, first)]
             is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
             is_one = is_zero and all(not p.tensor.rank and p not in lanes.wide for p in others)
             if is_one and (len(others) < len(asked) or is_clipped):
@@ -294,6 +296,17 @@ class Access:
         if self.mask is None and size < lanes.count:
             return None
         return Contiguous(starts, shape, axis - begin, {}, test)
+
+    def _is_clipped(self, test: Node, axis: int, first: Node) -> bool:
+        """True if clipping at the end of memory implies a condition of the mask, in a block that
+        starts at index `first` along `axis`.
+        """
+        place, size = self.index[axis], static(self.memory.shape[axis])
+        if is_end(test, place, size):
+            return True
+        # printers test nothing if the block size divides the axis: blocks start at multiples of it
+        is_aligned = Integers().divisor(first) % self.lanes.count == 0
+        return is_aligned and _is_below(test, place, size, self.node.args[0] in self.lanes.padded)
 
     def _part(self, test: Node) -> Node:
         """Returns one condition of a mask for all lanes: a scalar if all lanes have the same, else
@@ -312,53 +325,6 @@ def _without_units(value: Node) -> Node:
     if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
         return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)
     return reshaped(value, shape)
-
-
-def _block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
-    """Finds the memory axis along which lanes have unit stride.
-
-    Returns:
-        The axis and the index of the first lane. None if lanes are strided or vary several indices.
-    """
-    found: tuple[int, Node] | None = None
-    for axis, place in enumerate(index):
-        if lanes.var not in place.vars:
-            continue
-        first = lanes.first(place)
-        if found is not None or first is None:
-            return None
-        found = axis, first
-    return found
-
-
-def _beyond_clip(
-    conditions: Sequence[Node],
-    place: Node,
-    first: Node,
-    lanes: Lanes,
-    size: int,
-    is_padded: bool = False,
-) -> list[Node]:
-    """Returns those conditions of a mask that clipping does not already imply, if a block is
-    clipped at the end of memory.
-
-    Args:
-        conditions: the conditions of the mask.
-        place: the index of a lane along the memory axis.
-        first: the index at which the block starts.
-        lanes: the lanes.
-        size: the size of that axis.
-        is_padded: whether the axis ends in zeros, from where a condition becomes false.
-    """
-
-    def is_clipped(test: Node) -> bool:
-        if is_end(test, place, size):
-            return True
-        # printers test nothing if the block size divides the axis: blocks start at multiples of it
-        is_aligned = Integers().divisor(first) % lanes.count == 0
-        return is_aligned and _is_below(test, place, size, is_padded)
-
-    return [test for test in conditions if not is_clipped(test)]
 
 
 def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:

@@ -29,7 +29,7 @@ from stack.passes.steps.access import reshaped, spread_along, tile_type
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import running_totals, summand, why_no_running
+from stack.passes.steps.guard import running_totals, summand, why_no_totals
 from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
@@ -47,7 +47,7 @@ class Vectorize(LoopStep, name="vectorize"):
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
         for loop, _ in loops_along(kernel, self.axis):
-            yield why_no_running(loop)
+            yield why_no_totals(loop, running=True)
             yield why_shared(loop)
             yield self._why_no_tiles(loop, target)
             lanes = extent_of(loop)

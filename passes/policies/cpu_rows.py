@@ -15,6 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from stack.ir import ops
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory, is_store
 from stack.passes.nest.emit import axis_names
@@ -35,7 +36,7 @@ from stack.passes.policies.cpu_vectors import (
 )
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.step_lowering import StepLowering
-from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, starts_of, stores_only
+from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, stores_only
 from stack.passes.steps.primitives import Bind, ComputeWith, LoweredKernel, Reorder
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu

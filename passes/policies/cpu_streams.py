@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 
 from stack.ir.contraction import product_types
+from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
@@ -30,7 +31,6 @@ from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand
-from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loop_products import LoopProduct, product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, nests, stores_only

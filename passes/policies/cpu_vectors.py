@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
@@ -13,7 +14,7 @@ from stack.passes.policies.step_lowering import split
 from stack.passes.steps.access import is_gathered
 from stack.passes.steps.affine import linear
 from stack.passes.steps.intervals import split_points
-from stack.passes.steps.loops import axes, axis_of, loops_along, starts_of
+from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import (
     LoweredKernel,
     Partition,

@@ -61,40 +61,40 @@ class MixOrderLowering(StepLowering[Gpu]):
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
-    def take(self, taken: LoweredKernel) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Applies the loop transformations of the policy."""
         space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)
         line, rows, warps = self._tile()
         kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
-        made: list[Step] = [
+        steps: list[Step] = [
             Bind(name, "grid").because("iterations are independent") for name in kept
         ]
         whole = "a tile has whole rows, because a reduction runs along them"
         part = f"a program has {line} of {space.shape[last]} columns"
         cut = Split(names[last], line).because(whole if space.is_along else part)
-        made += [cut, Vectorize(f"{names[last]}.1")]
+        steps += [cut, Vectorize(f"{names[last]}.1")]
         walked = names[space.streamed]
         if rows > 1:
             cut = Split(walked, rows).because(f"a tile has {rows} rows of {line} elements")
-            made += [cut, Vectorize(f"{walked}.1")]
+            steps += [cut, Vectorize(f"{walked}.1")]
             walked = f"{walked}.0"
         if -(-space.shape[space.streamed] // rows) > 1:
             if space.is_shared:
-                made.append(ComputeWith(walked).because("each row is loaded once for all loops"))
+                steps.append(ComputeWith(walked).because("each row is loaded once for all loops"))
             if rows > 1:
-                made.append(Rfactor(walked).because("partial sums are reduced after the loop"))
-            made.append(
+                steps.append(Rfactor(walked).because("partial sums are reduced after the loop"))
+            steps.append(
                 Pipeline(walked, self.target.mixes.prefetch).because(
                     "loads overlap with computation"
                 )
             )
         if not space.is_along and line < space.shape[last]:
-            made.append(Bind(f"{names[last]}.0", "grid"))
+            steps.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
-        made += arithmetic(body.results) + evictions(body.results, self.target)
-        taken.take(*made, Launch(warps))
+        steps += arithmetic(body.results) + evictions(body.results, self.target)
+        made.take(*steps, Launch(warps))
 
     def _tile(self) -> tuple[int, int, int]:
         """Picks the tile of a program: the elements of a row, the rows, and the warps."""

@@ -78,17 +78,17 @@ class RowLowering(StepLowering[Gpu]):
         names = axis_names(self.space.root, set(self.space.reduced))
         return {axis: names[axis] for axis in own if names[axis]}
 
-    def take(self, taken: LoweredKernel) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Applies the loop transformations that carry out the schedule: splits, fuses and
         vectorizes axes, prefetches operands, and distributes tiles over programs.
         """
         kept = self._loops(self.space.kept)
         blocks = {a: self.schedule.block(letter(a), 1) for a in kept}
         held = prod(blocks.values())
-        made: list[Step] = []
+        steps: list[Step] = []
         walked: list[str] = []
         tiles = {a: name for a, name in kept.items() if blocks[a] > 1}
-        made += [
+        steps += [
             Split(name, blocks[a]).because(
                 f"a tile has {blocks[a]} of {self.found[name]} elements along {name}"
             )
@@ -96,16 +96,16 @@ class RowLowering(StepLowering[Gpu]):
         ]
         if is_walked(self.schedule) and self.reduced:
             (first, name), *rest = self.reduced.items()
-            made += [
+            steps += [
                 Fuse(name, other).because("adjacent reduction axes share one loop")
                 for _, other in rest
             ]
-            made.append(Split(name, self._step(name)).because(self._why_walked(name)))
+            steps.append(Split(name, self._step(name)).because(self._why_walked(name)))
             tiles[first] = name
             walked.append(name)
         else:
             tiles |= self.reduced
-            made += [
+            steps += [
                 Split(name, _whole(self.found[name])).because(
                     f"a tile has all {self.found[name]} elements of the reduction"
                 )
@@ -116,17 +116,17 @@ class RowLowering(StepLowering[Gpu]):
         for name in (n for n in self.found if n not in own):  # of reductions in other spaces
             fits = _whole(self.found[name]) * held <= self.target.tile_registers
             step = _whole(self.found[name]) if fits else max(2, ONCE.block // held)
-            made.append(Split(name, step))
+            steps.append(Split(name, step))
             inner.append(name)
             walked += [] if fits else [name]
         order = [*reversed(inner), *(tiles[a] for a in sorted(tiles, reverse=True))]
-        made += [Vectorize(f"{name}.1") for name in order]
-        made += self._walks(walked)
-        made += programs(self.found, {name: blocks[a] for a, name in kept.items()})
-        made += arithmetic(self.space.results) + evictions(self.space.results, self.target)
+        steps += [Vectorize(f"{name}.1") for name in order]
+        steps += self._walks(walked)
+        steps += programs(self.found, {name: blocks[a] for a, name in kept.items()})
+        steps += arithmetic(self.space.results) + evictions(self.space.results, self.target)
         held = prod(s.block for s in self.schedule.splits)
         launch = Launch(self.schedule.warps).because(f"a tile has {held} elements")
-        taken.take(*made, launch)
+        made.take(*steps, launch)
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
         """Returns the steps for the serial loops over the reduction axes `walked`: fusion of loops,

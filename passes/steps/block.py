@@ -28,11 +28,12 @@ from dataclasses import dataclass
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
-from stack.passes.steps.loops import loops_along, starts_of, stores_only, why_not_free
+from stack.passes.steps.loops import loops_along, stores_only, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, states_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from stack.ir.builder import make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.passes.steps.edit import Edit
@@ -26,7 +27,6 @@ from stack.passes.steps.loops import (
     held_like,
     is_serial,
     loops_along,
-    starts_of,
     stores_only,
     why_no_axis,
 )

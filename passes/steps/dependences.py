@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from stack.ir.builder import constant, make, remade
 from stack.ir.dim import Dim, mul
-from stack.ir.equivalence import once_in
-from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.node import Block, Node, topological
+from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import memory_of
+from stack.ir.node import Node, topological
 from stack.ir.traits import (
-    is_item,
     is_load,
     is_loop,
     is_memory,
@@ -191,31 +190,3 @@ def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
             if place.op != "rem" or place.args[0] is not make("div", (whole, digit)):
                 break
             number_of = make("rem", (whole, constant(size, whole.dtype)))
-
-
-@once_in
-def memory_of(block: Block) -> Callable[[Node], Node]:
-    """Returns a function that maps a memory value, such as the result of a store or loop in the
-    block, to the parameter or allocation that it is a version of.
-    """
-    before: dict[Node, Node] = {}
-    for node in block.all_nodes:
-        if is_loop(node):
-            starts = loop_parts(node.args, node.attrs)[1]
-            before.update(zip(node.blocks[0].params[1:], starts, strict=True))
-
-    def found(memory: Node) -> Node:
-        while True:
-            if is_store(memory):
-                memory = memory.args[0]
-            elif is_loop(memory):
-                memory = loop_parts(memory.args, memory.attrs)[1][0]
-            elif is_item(memory) and is_loop(memory.args[0]):
-                loop = memory.args[0]
-                memory = loop_parts(loop.args, loop.attrs)[1][int(memory.attrs["index"])]
-            elif memory in before:
-                memory = before[memory]
-            else:
-                return memory
-
-    return found

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
@@ -50,7 +51,7 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
     totals = {p for p in block.params[1:] if not is_memory(p)}
     running = {} if online else running_totals(block)
     for loop in filter(is_loop, reversed(block.all_nodes)):  # outer ones first
-        starts = loop_parts(loop.args, loop.attrs)[1]
+        starts = starts_of(loop)
         mine = {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
         totals |= mine
         own = {} if is_online(loop) else running_totals(loop.blocks[0])
@@ -150,7 +151,7 @@ def _goes_on(held: Node, new: Node) -> bool:
     """True if `new` is the result of an inner loop that starts from `held`, a carried value of the
     outer loop."""
     loop = new.args[0] if is_item(new) else new
-    return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
+    return is_loop(loop) and held in starts_of(loop)
 
 
 def masked(node: Node, test: Node) -> Node:

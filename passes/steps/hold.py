@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.forms import filled
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import along, loops_along, starts_of, stores_only, why_not_free
+from stack.passes.steps.loops import along, loops_along, stores_only, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import axis_of, held_like, starts_of
+from stack.passes.steps.loops import axis_of, held_like
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 

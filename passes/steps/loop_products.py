@@ -15,13 +15,14 @@ from stack.ir.builder import make
 from stack.ir.equivalence import once_in
 from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_loop, is_memory, is_store, multiplies, repeats
 from stack.ir.types import holds_all
 from stack.passes.steps.access import positions
 from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loops import is_constant, is_serial, starts_of
+from stack.passes.steps.loops import is_constant, is_serial
 from stack.passes.tiling.frame import static
 
 

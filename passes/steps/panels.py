@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
+from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import in_windows, is_contraction, is_load, unconverted
-from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.loops import all_loops, is_serial
 from stack.passes.tiling.contraction import operand_names, result_names
 

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stack.ir.builder import constant, make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import choice, is_load
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import is_condition, place_of
-from stack.passes.steps.loops import along, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import along, loops_along, why_not_free
 from stack.passes.steps.simplify import substituted
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.unroll import MOST

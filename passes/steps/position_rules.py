@@ -34,6 +34,7 @@ from stack.ir.algebra import KIND_OF
 from stack.ir.builder import Builder, constant, make, remade
 from stack.ir.forms import filled
 from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node, topological
 from stack.ir.traits import choice, is_loop, is_number, number, repeated, repeats
 from stack.passes.steps.intervals import WHOLE, grows, place_of
@@ -64,7 +65,7 @@ def first_positions(loop: Node) -> Node | None:
         return None
     block = loop.blocks[0]
     states = states_of(block) or []
-    starts = dict(zip(block.params[1:], loop_parts(loop.args, loop.attrs)[1], strict=True))
+    starts = dict(zip(block.params[1:], starts_of(loop), strict=True))
     found: dict[Node, Node] = {}
     for state in states:
         made = _update(state, states, starts, block.params[0])

@@ -24,13 +24,14 @@ from typing import NamedTuple
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
 from stack.ir.forms import filled
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_memory, is_reduction
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
-from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.online import RescaledSum, is_none, is_online, scaled, states_of
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.frame import static

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.local_values import loaded, memory_for, stored, why_not_kept
-from stack.passes.steps.loops import along, axis_of, held_like, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import along, axis_of, held_like, loops_along, why_not_free
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target

@@ -28,12 +28,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.local_values import loaded, memory_for, slot
-from stack.passes.steps.loops import all_loops, axis_of, bodies, is_serial, starts_of
+from stack.passes.steps.loops import all_loops, axis_of, bodies, is_serial
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target
 

@@ -31,14 +31,14 @@ from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
 from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeated
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
 from stack.passes.steps.access import tile_type
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import loops_along, starts_of, why_no_memory, why_not_free
+from stack.passes.steps.loops import loops_along, why_no_memory, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Target

@@ -22,6 +22,7 @@ from stack.ir import ops
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
@@ -30,7 +31,7 @@ from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_totals
-from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.tiles import factors_of, why_too_large

@@ -16,7 +16,15 @@ from stack.ir.contraction import contraction
 from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import behind, converts, is_contraction, is_number, reinterprets, tests_floats
+from stack.ir.traits import (
+    behind,
+    converts,
+    is_contraction,
+    is_number,
+    is_positions,
+    reinterprets,
+    tests_floats,
+)
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine
@@ -59,8 +67,6 @@ class Scalars:
         self._shared: dict[tuple[Node, int], Expr] = {}
         self._contracted: dict[tuple[Node, int], Expr] = {}
         self._rules: dict[str, Rule] = {
-            "const": self._const,
-            "iota": self._iota,
             "pad": self._pad,
             "concat": self._concat,
             "gather": self._gather,
@@ -137,42 +143,38 @@ class Scalars:
         return made
 
     def _steps(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        if node in self._given or self._is_in_base(node):
-            return self._elsewhere(node, index, guard)
-        if node in self.memory:
-            return self._load(node, index, guard)
-        op = ops.lookup(node.op)
-        if is_contraction(node):
-            return self._dot(node, index, guard)
-        if node.op in self._rules:
-            return self._rules[node.op](node, index, guard)
-        if op.kind == "elementwise":
-            return self._elementwise(node, index, guard)
-        if op.kind == "movement" and len(node.args) == 1:
-            return self._moved(node, index, guard)
-        raise CannotTile(f"no loop nest computes {node.op}")
-
-    def _elsewhere(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
+        """Builds one element; yields the elements that it needs."""
         if node in self._given:
             return self._given[node](index, guard)
-        assert self._base is not None
-        return self._base.value(node, index, guard)
+        if self._base is not None and self._is_free_of_given(node):
+            return self._base.value(node, index, guard)
+        if node in self.memory:
+            return self.element(self.memory[node], index, guard)
+        if is_number(node):
+            return constant(node.attrs["value"].array, wide(node.dtype))
+        if is_positions(node):
+            place = self.scope.number(index[int(node.attrs["axis"])])
+            return self.scope.cast(place, wide(node.dtype))
+        kind = ops.lookup(node.op).kind
+        if is_contraction(node):
+            return (yield from self._dot(node, index, guard))
+        if node.op in self._rules:
+            return (yield from self._rules[node.op](node, index, guard))
+        if kind == "elementwise":
+            return (yield from self._elementwise(node, index, guard))
+        if kind == "movement" and len(node.args) == 1:
+            (source,) = ops.pull(node, index)
+            return (yield node.args[0], source, guard)
+        raise CannotTile(f"no loop nest computes {node.op}")
 
-    def _is_in_base(self, node: Node) -> bool:
+    def _is_free_of_given(self, node: Node) -> bool:
         """True if the value of a node depends on no `given` node, so that the builder which this
         one was forked from can build it.
         """
-        if self._base is None:
-            return False
         free = self._is_free
         for n in topological([node], known=free):
             free[n] = n not in self._given and all(free[a] for a in n.args)
         return free[node]
-
-    def _load(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
-        return self.element(self.memory[node], index, guard)
 
     def element(self, memory: Node, index: Index, guard: Node | None = None) -> Node:
         """Loads the element of memory at an index; gives 0 if the guard is false."""
@@ -211,20 +213,6 @@ class Scalars:
         if is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
-
-    def _moved(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        (source,) = ops.pull(node, index)
-        return (yield node.args[0], source, guard)
-
-    def _const(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
-        if node.tensor.rank:
-            raise CannotTile("it has a table that is not an input")
-        return constant(node.attrs["value"].array, wide(node.dtype))
-
-    def _iota(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
-        return self.scope.cast(self.scope.number(index[int(node.attrs["axis"])]), wide(node.dtype))
 
     def _pad(self, node: Node, index: Index, guard: Node | None) -> Steps:
         source, fill = node.args

@@ -173,14 +173,16 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node, readers: Mapping[Nod
     edit.locate(new, test)
     part = summand(held, new)
     if part is None:
-        return edit.note(new, make("select", (test, new, held)))
+        kept = make("select", (test, new, held))
+        return edit.note(new, kept)
     kind = KIND_OF[new.op]
     if kind == "sum" and _is_zero(part, test):
         return new
     none = identity(kind, part.dtype)
     kept = _filled_load(edit, part, test, none, readers)
     if kept is None:
-        kept = edit.note(new, make("select", (test, part, constant(none, part.dtype))))
+        kept = make("select", (test, part, constant(none, part.dtype)))
+        edit.note(new, kept)
     return make(new.op, (held, kept))
 
 

@@ -97,7 +97,8 @@ def _number(node: Node) -> float:
 
 
 class _Hidden:
-    """What follows in the body of an online loop at an element that a large negative mask hides.
+    """Propagates, through the body of an online loop, what is known of each value at an element
+    that a large negative mask hides.
 
     Attributes:
         most: upper bounds of values, if each maximum is above half of what the element adds to it.

@@ -170,7 +170,7 @@ class Online:
             made.new(*one)
         order = made.complete()
         olds, steps = [made.olds[one] for one in order], [made.news[one] for one in order]
-        starts = [self._identity(one[0]) for one in order]
+        starts = [self.identity(one[0]) for one in order]
         if isinstance(axis, int):
             done = remade(steps, dict(zip(olds, starts, strict=True)))
             return {one: done[made.news[one]] for one in order}
@@ -182,40 +182,10 @@ class Online:
             self.values.call(self.states[one[0]], result)
         return dict(zip(order, results, strict=True))
 
-    def _identity(self, number: int) -> Node:
+    def identity(self, number: int) -> Node:
+        """Returns the constant that a state starts from: the identity of its reduction."""
         state = self.states[number]
         return constant(identity(fold_of(state), wide(state.dtype)), wide(state.dtype))
-
-    def inside(self, axis: Dim) -> Node | None:
-        """Builds the condition that a part has an element of the streamed axis; None if all parts
-        have it.
-        """
-        return self.scope.inside(add(self.first, axis), 0, self.extent)
-
-    def element(
-        self,
-        number: int,
-        values: Scalars,
-        index: Index,
-        axis: Dim,
-        guard: Node | None,
-        test: Node | None,
-    ) -> Node:
-        """Computes the contribution of one element of the streamed axis to a state.
-
-        `guard`: the condition under which the state is read; `test`: that the part has the element.
-        """
-        state, key = self.states[number], add(self.first, axis)
-        guard = self.scope.both(guard, test)
-        found = [
-            values.value(operand, operand_place(state, index, key, side), guard)
-            for side, (operand, _) in enumerate(streamed_axes(state))
-        ]
-        made = values.product(state, found) if is_contraction(state) else found[0]
-        if test is None:
-            return made
-        made = _loads_unmasked(made, test)
-        return self.scope.b.select(test, made, self._identity(number))
 
 
 class _Iteration:
@@ -224,13 +194,15 @@ class _Iteration:
     Attributes:
         olds: the variable that carries each state.
         news: each state after the iteration.
-        test: the condition that the part has this element. States do not depend on it: those that
-            an element's contribution reads are the same as those that are carried.
+        key: the number of the element along the streamed axis.
+        test: the condition that the part has this element; None if all parts have it. States do not
+            depend on it: those that an element's contribution reads are those that are carried.
     """
 
     def __init__(self, online: Online, axis: Dim) -> None:
-        self.online, self.axis = online, axis
-        self.test = online.inside(axis)
+        self.online = online
+        self.key = add(online.first, axis)
+        self.test = online.scope.inside(self.key, 0, online.extent)
         self.olds: dict[Asked, Node] = {}
         self.news: dict[Asked, Node] = {}
         given: dict[Node, Given] = {}
@@ -259,12 +231,26 @@ class _Iteration:
         key = number, index, guard
         if key not in self.news:
             online, state = self.online, self.online.states[number]
-            part = online.element(number, self.values, index, self.axis, guard, self.test)
+            part = self._element(number, index, guard)
             kept = self.values.value(online.stream.blocks[1].results[number], index, guard)
             self.old(*key)
             made = online.scope.b.op(COMBINE[fold_of(state)], [kept, part])
             self.news[key] = self.values.locate(state, made)
         return self.news[key]
+
+    def _element(self, number: int, index: Index, guard: Node | None) -> Node:
+        """Computes the contribution of this element to a state that is read under a guard."""
+        online, state = self.online, self.online.states[number]
+        guard = online.scope.both(guard, self.test)
+        found = [
+            self.values.value(operand, operand_place(state, index, self.key, side), guard)
+            for side, (operand, _) in enumerate(streamed_axes(state))
+        ]
+        made = self.values.product(state, found) if is_contraction(state) else found[0]
+        if self.test is None:
+            return made
+        made = _loads_unmasked(made, self.test)
+        return online.scope.b.select(self.test, made, online.identity(number))
 
     def _guard(self, guard: Node | None) -> Node | None:
         return None if guard is self.test else guard

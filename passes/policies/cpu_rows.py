@@ -115,11 +115,8 @@ def hoist(made: LoweredKernel, plan: Plan, cpu: Cpu) -> bool:
     if not axis:
         return False
     why = f"most of the work does not depend on {axis}"
-    for inner in [*plan.kept[plan.kept.index(axis) + 1 :], plan.lane]:
-        if not made.may(Reorder(axis, inner).because(why)):
-            return False
-        if inner in plan.kept:
-            plan.move(axis, inner)
+    if not (plan.sink(made, axis, why) and made.may(Reorder(axis, plan.lane).because(why))):
+        return False
     plan.kept.remove(axis)
     plan.parallel.remove(axis)
     return True

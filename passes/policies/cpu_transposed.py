@@ -42,11 +42,7 @@ def move_unit_stride_inward(made: LoweredKernel, plan: Plan) -> None:
     if not sizes:
         return
     axis = max(sizes, key=sizes.__getitem__)
-    for inner in plan.kept[plan.kept.index(axis) + 1 :]:
-        why = f"the largest transposed operand is contiguous along {axis}"
-        if not made.may(Reorder(axis, inner).because(why)):
-            return
-        plan.move(axis, inner)
+    plan.sink(made, axis, f"the largest transposed operand is contiguous along {axis}")
 
 
 def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, StridedAccess]:

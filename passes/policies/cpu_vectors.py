@@ -18,6 +18,7 @@ from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import (
     LoweredKernel,
     Partition,
+    Reorder,
     Rfactor,
     Specialize,
     Split,
@@ -45,13 +46,17 @@ class Plan:
     kept: list[str]
     parallel: list[str]
 
-    def move(self, axis: str, inner: str) -> None:
-        """Records that the loop over `axis`, which is not reduced, is now directly inside that over
-        `inner`.
+    def sink(self, made: LoweredKernel, axis: str, why: str) -> bool:
+        """Makes the loop over `axis` the innermost of the axes that are not reduced, as far as
+        interchanges are legal. Returns whether all are.
         """
-        for order in (self.kept, self.parallel):
-            order.remove(axis)
-            order.insert(order.index(inner) + 1, axis)
+        for inner in self.kept[self.kept.index(axis) + 1 :]:
+            if not made.may(Reorder(axis, inner).because(why)):
+                return False
+            for order in (self.kept, self.parallel):
+                order.remove(axis)
+                order.insert(order.index(inner) + 1, axis)
+        return True
 
 
 def is_innermost(kernel: Node, plan: Plan) -> bool:

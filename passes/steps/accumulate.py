@@ -93,7 +93,7 @@ class Accumulate(Step, name="accumulate", only=Cpu):
         start = b.mul(block, self.size)
         rows = part(b, moved, product.row_names.index(self.depth), start, self.size)
         panel = part(b, product.panel, product.panel_names.index(self.depth), start, self.size)
-        made = product.rebuilt(rows, panel, (product.row_names, product.panel_names))
+        made = product.rebuilt(rows, panel)
         shape = *(int(v.attrs["extent"]) for v in inner), *dot.shape
         memory = b.alloc(name=own("partial"), type=TensorType(dot.dtype, shape, "local"))
         held = [Node("var", (), {"name": own("partial")}, memory.type) for _ in (block, *inner)]

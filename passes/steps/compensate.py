@@ -84,9 +84,8 @@ def _compensated(product: BlockProduct, offset: int) -> Node:
         {"rule": rule},
         hint=hint,
     )
-    sides = product.row_names, product.panel_names
     panel = converted(dot.args[product.side], WIDE)
-    made = product.rebuilt(b.add(converted(product.rows, WIDE), offset), panel, sides)
+    made = product.rebuilt(b.add(converted(product.rows, WIDE), offset), panel)
     offsets = b.reshape(more, type=hint.with_shape((sizes[lane],)))
     if len(result_names(dot)) > 1:
         offsets = b.broadcast(offsets, axes=(1,), type=dot.type)

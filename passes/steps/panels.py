@@ -112,9 +112,9 @@ class BlockProduct:
         """Returns the index of the first element of an array with `rank` axes."""
         return [constant(0, self.start.dtype)] * rank
 
-    def rebuilt(self, rows: Node, panel: Node, names: tuple[Sequence[str], Sequence[str]]) -> Node:
-        """Builds the `dot` of other blocks, whose axes have these names."""
-        sides = [" ".join(n) for n in names]
+    def rebuilt(self, rows: Node, panel: Node, *names: Sequence[str]) -> Node:
+        """Builds the `dot` of other blocks, whose axes have these names; by default the same."""
+        sides = [" ".join(n) for n in names or (self.row_names, self.panel_names)]
         args = [rows, panel]
         if not self.side:
             sides.reverse()

@@ -67,7 +67,6 @@ class Prefetch(Step, name="prefetch", only=Cpu):
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
         (product,) = block_products(kernel)
-        sides = product.row_names, product.panel_names
         if names_of_memory(kernel)(_source(product.rows)) == self.memory:
             attrs = {**product.dot.attrs, "ahead": static(product.dot.shape[0])}
             made = product.dot.rebuilt(attrs=attrs)
@@ -76,7 +75,7 @@ class Prefetch(Step, name="prefetch", only=Cpu):
             tiles = [loop.blocks[0].params[0] for loop in product.tiles]
             b = Builder()
             panel = b.fetch(product.panel, slice_of(b, later, tiles))
-            made = product.rebuilt(product.rows, panel, sides)
+            made = product.rebuilt(product.rows, panel)
         return edit.mapped(lambda n: made if n is product.dot else None)
 
 

@@ -127,9 +127,10 @@ class ProductPolicy(Policy):
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         tile = self._tile(schedule)
+        step = tile.step_bytes(self.dtype.bytes)
         found = [
             Need("threads", tile.warps * WARP, self.gpu.threads),
-            Need("bytes of shared memory", tile.stages * self._step(tile), self.gpu.operand_bytes),
+            Need("bytes of shared memory", tile.stages * step, self.gpu.operand_bytes),
         ]
         if tile.rows > 1:
             sums = tile.sums(self.dtype)
@@ -142,11 +143,8 @@ class ProductPolicy(Policy):
 
     def _limited(self, schedule: Schedule) -> Schedule:
         """Limits the stages of a schedule to what fits in shared memory, at least one."""
-        room = self.gpu.operand_bytes // max(1, self._step(self._tile(schedule)))
+        room = self.gpu.operand_bytes // max(1, self._tile(schedule).step_bytes(self.dtype.bytes))
         return replace(schedule, stages=max(1, min(schedule.stages, room)))
 
     def _tile(self, schedule: Schedule) -> Tile:
         return replace(Tile.of(schedule), products=self.product.gemms)
-
-    def _step(self, tile: Tile) -> int:
-        return tile.step_bytes(self.dtype.bytes)

@@ -105,7 +105,8 @@ class MixOrderLowering(StepLowering[Gpu]):
             run = whole_column_run(power_of_two(extent), self.group.blocks[0].params, gpu)
         line = max(2, whole if space.is_along else min(whole, max(gpu.rows.columns, run)))
         room = gpu.mixes.whole_tile if space.is_along else gpu.mixes.part_tile
-        room = min(room, space.most_elements(gpu))
+        # a tile of partial sums of the same size for each column reduction
+        room = min(room, gpu.tile_registers // (len(space.across) + 2))
         rows = min(power_of_two(extent), power_of_two(room // line + 1) // 2 or 1)
         if run and rows >= extent:
             return line, rows, max(1, line // run)
@@ -141,11 +142,6 @@ class MixOrderSpace:
         along rows.
         """
         return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
-
-    def most_elements(self, gpu: Gpu) -> int:
-        """Returns the most elements of a tile for which registers have room, together with a tile
-        of partial sums of the same size for each column reduction."""
-        return gpu.tile_registers // (len(self.across) + 2)
 
 
 def space_of(body: Block, gpu: Gpu) -> MixOrderSpace | None:

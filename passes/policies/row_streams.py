@@ -201,8 +201,8 @@ class RowStreams(StepLowering[Gpu]):
             running = 1 + walk.states - (walk.counts if covered else 0)
         else:
             running = walk.loose if walk.loose == walk.states else 0
-        step = ReductionLoop(block, schedule.warps, is_first=True)
-        return held_tiles(step, walk.extent, self.group.blocks[0].params, running, self.target)
+        tile, inputs = (block, schedule.warps), self.group.blocks[0].params
+        return held_tiles(*tile, walk.extent, inputs, running, self.target)
 
 
 class Walk:

@@ -12,7 +12,6 @@ sums, and reduces the tile after the loop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -166,8 +165,8 @@ class RowLowering(StepLowering[Gpu]):
         if not loop.is_first or name not in self.reduced.values():
             return 0
         running = sum(is_reduction(n) for n in topological(self.space.results))
-        step = replace(loop, block=self._step(name), warps=self.schedule.warps)
-        return held_tiles(step, self._extent(name), self.space.inputs, running, self.target)
+        tile = self._step(name), self.schedule.warps
+        return held_tiles(*tile, self._extent(name), self.space.inputs, running, self.target)
 
     def _has_mates(self) -> bool:
         """True if there are two reductions over the reduction axes that do not depend on each

@@ -18,7 +18,7 @@ from stack.ir.traits import (
     number,
     repeated,
 )
-from stack.passes.steps.affine import is_apart, linear, terms_of
+from stack.passes.steps.affine import is_apart, linear
 
 
 def why_shared(loop: Node, own: bool = False) -> str:
@@ -162,15 +162,8 @@ def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
     memory, wide = store.args[0].tensor, _extents(store)
     ones = next((k for k, size in enumerate(wide) if size != 1), len(index))
     wholes = _wholes(index[:ones], memory.shape[:ones])
-    extent = int(var.attrs["extent"])
-    for place, size in (*zip(index, wide, strict=True), *((whole, 1) for whole in wholes)):
-        found = linear(place, var)
-        terms = None if found is None else terms_of(found[1], inner)
-        if found is None or terms is None or not isinstance(size, int):
-            continue
-        if is_apart(found[0], extent, terms, size):
-            return True
-    return False
+    places = (*zip(index, wide, strict=True), *((whole, 1) for whole in wholes))
+    return any(isinstance(n, int) and is_apart(place, var, inner, n) for place, n in places)
 
 
 def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:

@@ -54,7 +54,6 @@ from stack.passes.steps.primitives import (
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
 from stack.passes.tiling.frame import CannotTile, is_expensive, wide
-from stack.schedule import Schedule
 from stack.target import Cpu, Mma
 
 PRODUCTS = "stvwxyz"  # the axes of loops over products
@@ -122,16 +121,10 @@ class CpuStreams(StepLowering[Cpu]):
             self._tile(made, axis)
 
     def policy(self) -> PanelPolicy:
-        """Returns the policy that picks rows and keys. Raises CannotTile as `schedule`."""
-        return PanelPolicy(self.group, self.target)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """Returns the schedule: the rows of each program, and the keys of each panel (block of the
-        streamed axis). Raises CannotTile if the stream has no rows, or if the sums of one row do
-        not fit in the L2 cache.
+        """Returns the policy that picks the rows of each program, and the keys of each panel (block
+        of the streamed axis). Raises CannotTile as `PanelPolicy`.
         """
-        return self.policy().of(self.group)
+        return PanelPolicy(self.group, self.target)
 
     @property
     def rows(self) -> int:

@@ -154,15 +154,13 @@ class StreamSteps:
 
         def order(name: str) -> int:
             is_again = any(names and name not in names for names in told.values())
-            return -self._programs(name) if is_again else -(1 << 62)
+            programs = -(-self.extents[name] // self._block_of(name))
+            return -programs if is_again else -(1 << 62)
 
         return sorted(self.grid, key=order)
 
-    def _programs(self, name: str) -> int:
-        """Returns the number of GPU programs (iterations of the grid) along an axis."""
-        return -(-self.extents[name] // self._block_of(name))
-
     def _block_of(self, name: str) -> int:
+        """Returns the elements of a program along an axis of the grid."""
         return self.height if name == self.row else 1
 
     @property

@@ -40,7 +40,6 @@ from stack.passes.steps.primitives import (
     Vectorize,
 )
 from stack.passes.tiling.frame import power_of_two, static
-from stack.schedule import Schedule
 from stack.target import Gpu
 
 
@@ -57,11 +56,6 @@ class RowLowering(StepLowering[Gpu]):
     def space(self) -> RowSpace:
         """The loop space of the group."""
         return RowSpace.of(self.group)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The schedule of the group, after the policy has chosen what the user did not."""
-        return self.policy().of(self.group)
 
     @cached_property
     def found(self) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from stack.passes.steps.primitives import (
     parse_steps,
 )
 from stack.passes.tiling.frame import CannotTile
-from stack.schedule import Policy, is_list, schedules_of
+from stack.schedule import Policy, Schedule, is_list, schedules_of
 from stack.target import Cpu, Target
 
 Machine = TypeVar("Machine", bound=Target)
@@ -52,6 +52,14 @@ class StepLowering(ABC, Generic[Machine]):
         nothing to choose. Raises CannotTile if the group has no kernel.
         """
         return None
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the group, after the policy has chosen what the user did not. Raises
+        CannotTile as `policy`.
+        """
+        policy = self.policy()
+        return Schedule() if policy is None else policy.of(self.group)
 
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:

@@ -67,9 +67,6 @@ class CpuProducts(StepLowering[Cpu]):
         return policy
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        group is not one product of matrices that has a tile.
-        """
         dot = _only_dot(self.group)
         policy = gemm_policy(self.group, self.target)
         assert policy is not None, "rows of sums have no tiles, and empty groups no nest"

@@ -46,9 +46,6 @@ class CpuRows(StepLowering[Cpu]):
     """Lowers an elementwise group or a reduction."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        group has no such kernel.
-        """
         plan = _plan(RowSpace.of(self.group), made.kernel)
         for axis in axes(made.kernel):
             made.may(ComputeWith(axis).because("shared operands are read once"))

@@ -100,7 +100,6 @@ class CpuStreams(StepLowering[Cpu]):
         return has_panels and limits_loops(self.nest, STREAMED, keys)
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
         row, column = self.row_and_column
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         converted = [n for n in made.kernel.blocks[0].all_nodes if converts(n)]
@@ -121,9 +120,6 @@ class CpuStreams(StepLowering[Cpu]):
             self._tile(made, axis)
 
     def policy(self) -> PanelPolicy:
-        """Returns the policy that picks the rows of each program, and the keys of each panel (block
-        of the streamed axis). Raises CannotTile as `PanelPolicy`.
-        """
         return PanelPolicy(self.group, self.target)
 
     @property

@@ -54,9 +54,6 @@ class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products."""
 
     def policy(self) -> StreamPolicy:
-        """Returns the scheduling policy that picks the stream's block sizes. Raises CannotTile if
-        no tile is possible.
-        """
         for dot in contractions(self.group.blocks[0].nodes):
             *outer, last = contracted_sizes(dot) or [MATRIX]
             if last < MATRIX and prod(outer) > 1:
@@ -65,9 +62,6 @@ class ProductStreams(StepLowering[Gpu]):
         return StreamPolicy(self.group, shape, self.target)
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, after the policy has
-        chosen what the user did not.
-        """
         policy = self.policy()
         steps = StreamSteps(policy, policy.of(self.group), made.kernel)
         made.take(*steps.tiles(), *steps.sums())

@@ -62,7 +62,6 @@ class MixOrderLowering(StepLowering[Gpu]):
         return space
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy."""
         space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)

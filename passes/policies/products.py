@@ -144,7 +144,6 @@ class Products(StepLowering[Gpu]):
         return product_of(body, products_of(body))
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group."""
         body = self.group.blocks[0]
         product = self._product(horizontal_products(body))
         dots = [dot for dot, _ in parts_of(body)] or products_of(body)[:1]

@@ -93,9 +93,6 @@ class RowStreams(StepLowering[Gpu]):
         return Walk(self.nest)
 
     def policy(self) -> WalkPolicy:
-        """Returns the scheduling policy that picks the block size of the stream. Raises CannotTile
-        if the stream has no kernel.
-        """
         columns = self.walk.around.get(self.walk.column, 0)
         return WalkPolicy(self._usual(), self.shape, self.extent, columns, self.target)
 
@@ -121,9 +118,6 @@ class RowStreams(StepLowering[Gpu]):
         return PRIVATE if walk.is_private else TWICE
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, after the policy has
-        chosen what the user did not.
-        """
         walk, policy = self.walk, self.policy()
         loop, schedule = policy.reduction_loop, policy.of(self.group)
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
@@ -266,9 +260,6 @@ class CpuRowStreams(StepLowering[Cpu]):
     """Lowers a stream without products."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        stream has no such kernel.
-        """
         if STREAMED not in axes(made.kernel):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))

@@ -47,9 +47,6 @@ class RowLowering(StepLowering[Gpu]):
     """Lowers an elementwise group or a reduction."""
 
     def policy(self) -> RowPolicy:
-        """Returns the scheduling policy that picks the block sizes. Raises CannotTile if no tile is
-        possible.
-        """
         return RowPolicy(self.space, self.target)
 
     @cached_property
@@ -72,9 +69,6 @@ class RowLowering(StepLowering[Gpu]):
         return {axis: names[axis] for axis in own if names[axis]}
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations that carry out the schedule: splits, fuses and
-        vectorizes axes, prefetches operands, and distributes tiles over programs.
-        """
         kept = self._loops(self.space.kept)
         blocks = {a: self.schedule.block(letter(a), 1) for a in kept}
         held = prod(blocks.values())

@@ -53,9 +53,6 @@ class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy. Raises CannotTile if the scan has no GPU
-        kernel.
-        """
         (scan,) = self.group.blocks[0].results
         if why := _why_not(scan, self.target):
             raise CannotTile(why)
@@ -117,9 +114,6 @@ class CpuScans(StepLowering[Cpu]):
     """Lowers a group whose result is one scan or one scatter."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        group has no such kernel.
-        """
         (result,) = self.group.blocks[0].results
         plan = _scan_plan(result) if is_running(result) else _scatter_plan(result)
         if plan.lane in axes(made.kernel):

@@ -63,8 +63,8 @@ class StepLowering(ABC, Generic[Machine]):
 
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations to the nest in `made`, in order. Raises CannotTile if
-        the group turns out to have no kernel.
+        """Applies the steps of the policy, for the schedule of the group, to the nest in `made`, in
+        order. Raises CannotTile if the group turns out to have no kernel.
         """
 
     def made(self) -> LoweredKernel:

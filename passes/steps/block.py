@@ -109,26 +109,19 @@ def _apart(
     Returns the replacements of the loop's results.
     """
     block = loop.blocks[0]
-    _, *held = block.params
+    var, *held = block.params
     start_of = dict(zip(held, starts_of(loop), strict=True))
     is_first = all(is_none(start_of[state.held], state.new.op) for state in states)
     made: dict[Node, Node] = {}
     for state in states:
         (part,) = edit.values([state.part], made)
-        own = _added(loop, state, part, loop_of)
+        if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
+            own = make("mul", (part, constant(extent_of(loop), part.dtype)))
+        else:
+            own = loop_of(var, state, part)
         if is_first:
             made[state.new] = own
             continue
         (kept,) = edit.values([state.kept], {**made, **start_of})
         made[state.new] = make(state.new.op, (kept, own))
     return [edit.note(new, made[new]) for new in block.results]
-
-
-def _added(
-    loop: Node, state: State, part: Node, loop_of: Callable[[Node, State, Node], Node]
-) -> Node:
-    """Builds the contribution of all iterations of a loop together to one state."""
-    var = loop.blocks[0].params[0]
-    if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
-        return make("mul", (part, constant(extent_of(loop), part.dtype)))
-    return loop_of(var, state, part)

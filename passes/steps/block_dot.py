@@ -20,7 +20,6 @@ from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.passes.steps.access import tile_type
 from stack.passes.steps.intervals import AffineIndex, place_of
-from stack.target import Cpu, Mma
 
 
 class ReadAxis(NamedTuple):
@@ -100,15 +99,6 @@ class BlockDot:
         deepest = [v for axis in axes for v in axis.over if v in self.depth][-1]
         rows = 1 if self.row is None else self.sizes[self.row]
         return rows, self.sizes[self.lane], self.sizes[deepest]
-
-    def why_not_by(self, name: str, found: Collection[Mma | None], target: Cpu) -> str:
-        """Returns why the instruction `name` cannot multiply the blocks; "" if it is one of those
-        `found` for them on the target.
-        """
-        if any(mma is not None and mma.name == name for mma in found):
-            return ""
-        shape, types = " x ".join(map(str, self.tile)), " and ".join(self.types)
-        return f"{target.name} has no {name} for {shape} products of {types}"
 
     def built(self, is_narrow: bool) -> Node:
         """Builds the `dot` node and the loads of its operands.

@@ -66,7 +66,8 @@ class Sink(Step, name="sink", only=Cpu):
         for inner in _loops(loop, self.inner):
             if inner.attrs["kind"] not in ("serial", "branch"):
                 return f"axis {self.inner} is bound"
-            if any(loop.blocks[0].params[0] in limit.vars for limit in _limits(inner)):
+            limits, _ = loop_parts(inner.args, inner.attrs)
+            if any(loop.blocks[0].params[0] in limit.vars for limit in limits):
                 return f"the trip count of the loop over {self.inner} depends on {self.axis}"
             if why := why_not_kept(loop, inner, _varying(inner, loop.blocks[0].params[0])):
                 return why
@@ -100,14 +101,6 @@ def _loops(loop: Node, axis: str) -> list[Node]:
     return [n for n in inner if _varying(n, block.params[0])]
 
 
-def _limits(loop: Node) -> Sequence[Node]:
-    """Returns the first iteration of a loop with limits, and the one past the last.
-
-    Empty for a loop over its whole extent.
-    """
-    return loop_parts(loop.args, loop.attrs)[0]
-
-
 def _varying(loop: Node, var: Node) -> list[Node]:
     """Returns the carried variables of `loop` whose values depend on `var`, the variable of another
     loop.
@@ -135,7 +128,8 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
     place = along(into, int(axis.attrs["extent"]), axis) if into else axis
     var, *params = inner.blocks[0].params
     varying = _varying(inner, axis)
-    start_of = dict(zip(params, starts_of(inner), strict=True))
+    limits, initial = loop_parts(inner.args, inner.attrs)
+    start_of = dict(zip(params, initial, strict=True))
     result_of = dict(zip(params, inner.blocks[0].results, strict=True))
     memories = [memory_for(edit, v, axis, "held", around) for v in varying]
     full = _filled(edit, axis, memories, [start_of[v] for v in varying])
@@ -149,7 +143,7 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
     own = {v: v for v in params} | dict(zip(varying, held, strict=True))
     results = {**result_of, **dict(zip(varying, stored(edit, place, held, step), strict=True))}
     body = Block((var, *(own[v] for v in params)), [results[v] for v in params])
-    args = [*_limits(inner), *(starts[v] for v in params)]
+    args = [*limits, *(starts[v] for v in params)]
     attrs = dict(inner.attrs)
     if is_online(inner) and all(map(is_memory, body.params[1:])):
         del attrs["online"]  # it carries no state any more

@@ -390,10 +390,6 @@ def is_lone(body: Block, dot: Node) -> bool:
     A library reads slices of its operands in place. Rounding to TF32 is a setting of the process,
     so a matmul that may be rounded does not count.
     """
-    others = [n for n in body.nodes if n is not dot and not is_slice_of(n, body.params)]
-    return not others and dot.dtype.kind == "f" and not may_round(dot)
-
-
-def is_slice_of(node: Node, arrays: Sequence[Node]) -> bool:
-    """True if a node is a slice of one of the arrays, with step 1 along each axis."""
-    return node.op == "slice" and node.args[0] in arrays and set(node.attrs["step"]) == {1}
+    slices = (n for n in body.nodes if n.op == "slice" and n.args[0] in body.params)
+    own = {dot, *(n for n in slices if set(n.attrs["step"]) == {1})}
+    return own.issuperset(body.nodes) and dot.dtype.kind == "f" and not may_round(dot)

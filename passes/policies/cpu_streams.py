@@ -105,11 +105,11 @@ class CpuStreams(StepLowering[Cpu]):
         converted = [n for n in made.kernel.blocks[0].all_nodes if converts(n)]
         if not self.is_short and any(n.dtype.bits == 16 for n in converted):
             made.take(Rewrite("unrounded").because("registers hold f32"))
-        parallel = self._order(made, row, column)
-        if row in axes(made.kernel) and axes(made.kernel)[row] > self.rows:
-            cut = split(made, row, self.rows, "overlap", "vectors of rows fill registers")
+        parallel, rows = self._order(made, row, column), self.schedule.block("m")
+        if axes(made.kernel).get(row, 0) > rows:
+            cut = split(made, row, rows, "overlap", "vectors of rows fill registers")
             parallel, row = [cut.outer if a == row else a for a in parallel], cut.inner
-        elif row:
+        else:
             parallel.remove(row)
         for axis in parallel:
             made.take(Bind(axis, "cores").because("threads share rows"))
@@ -121,11 +121,6 @@ class CpuStreams(StepLowering[Cpu]):
 
     def policy(self) -> PanelPolicy:
         return PanelPolicy(self.group, self.target)
-
-    @property
-    def rows(self) -> int:
-        """The rows of a program."""
-        return self.schedule.block("m")
 
     def _wide(self, dtype: DType) -> str:
         """Returns the element type in which operands of type `dtype` are copied: f32, unless an
@@ -146,7 +141,7 @@ class CpuStreams(StepLowering[Cpu]):
         last = [a for a in (row, column) if a in now]
         first = [a for a in now if a not in last]
         made.take(*reordered(now, [*first, *last], "rows are vectorized"))
-        return [a for a in (*first, row) if a]
+        return [*first, row]
 
     def _panels(self, made: LoweredKernel, size: int, row: str, column: str) -> str:
         """Splits the loop over keys into panels (blocks of `size` keys), and computes the states of
@@ -211,7 +206,7 @@ class CpuStreams(StepLowering[Cpu]):
                 made.may(step.because("rows of a panel are contiguous"))
         columns = axes(made.kernel).get(COLUMNS, 0)
         wide = stream_axes(self.group).wide
-        rows = pick_rows(columns, self.rows, F32, self.target) if columns else 0
+        rows = pick_rows(columns, self.schedule.block("m"), F32, self.target) if columns else 0
         for mma in self.target.mmas(product_types(wide[0])) if wide else ():
             if 1 < mma.rows <= columns:
                 rows = mma_rows(mma, columns)

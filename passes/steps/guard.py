@@ -35,17 +35,12 @@ from stack.passes.steps.online_masks import guarded_states
 
 
 def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:
-    """Masks the body of a loop: iterations for which a test is false change nothing.
+    """Masks the body of a loop: iterations for which a test is false change nothing. `online` says
+    whether the loop is.
 
     They load 0 and store nothing. They add the identity of the reduction to a total or a state, so
     that it keeps its value: a load that nothing else reads loads the identity. Other carried values
     are kept by a `select`. What reads a running total reads the masked one.
-
-    Args:
-        edit: the rewrite that this is part of.
-        block: the body.
-        test: the condition.
-        online: whether the loop is online.
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}

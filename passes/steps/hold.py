@@ -121,17 +121,11 @@ def _loaded(
 def _reused(
     edit: Edit, loop: Node, values: Sequence[Node], turns: range, again: int, held: Tiles
 ) -> list[Node]:
-    """Builds the iterations `turns` of a later loop, unrolled, with tiles in registers in place of
+    """Builds the iterations `turns` of a later loop, unrolled, with the tiles in `held` in place of
     their loads. Returns the carried values after them.
 
-    Args:
-        edit: the rewrite that this is part of.
-        loop: the loop.
-        values: the carried values before these iterations.
-        turns: the iterations.
-        again: the number of loops before that have used the same tiles. Each one converts tiles of
-            16-bit floats on its own, so that registers hold the narrow ones.
-        held: the tiles that the first loop has loaded.
+    `again`: the number of loops before that have used the same tiles. Each one converts tiles of
+    16-bit floats on its own, so that registers hold the narrow ones.
     """
     block = loop.blocks[0]
     var, *carried = block.params

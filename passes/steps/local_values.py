@@ -48,13 +48,8 @@ def stored(
     memories: Sequence[Node],
     values: Callable[[Sequence[Node]], Sequence[Node]],
 ) -> list[Node]:
-    """Builds a loop that stores a value in each memory. Returns the memories after it.
-
-    Args:
-        edit: the rewrite.
-        axis: the variable of the loop.
-        memories: the memories before the loop.
-        values: returns the value for each memory, from the memories in an iteration.
+    """Builds a loop over the variable `axis` that stores a value in each memory. Returns the
+    memories after it. `values` returns these values, from the memories in an iteration.
     """
     held = held_like(memories, edit.names)
     made = zip(held, values(held), strict=True)

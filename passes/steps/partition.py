@@ -95,15 +95,7 @@ def part_of(
     edit: Edit, loop: Node, begin: int, end: int, values: Sequence[Node], axis: str
 ) -> Node:
     """Builds the loop over the iterations from `begin` up to `end` of a loop, without the guards
-    that are constant in them.
-
-    Args:
-        edit: the rewrite.
-        loop: the loop.
-        begin: the first iteration.
-        end: the iteration after the last one.
-        values: the carried values before it.
-        axis: its axis.
+    that are constant in them. `values` are the carried values before it, `axis` is its axis.
     """
     var, *held = loop.blocks[0].params
     own = along(axis, end - begin, var)

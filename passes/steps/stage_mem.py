@@ -283,15 +283,10 @@ def _from_copies(
     copies: dict[tuple[Node | int, ...], Node],
     dtype: DType | None,
 ) -> dict[Node, Node]:
-    """Builds local copies of blocks of memory. Returns loads from them that replace the loads in
-    `reads`.
+    """Builds local copies of blocks of memory, for a loop with the body `block`. Returns loads from
+    them that replace the loads in `reads`, or what converts these to `dtype`.
 
-    Args:
-        edit: the rewrite.
-        block: the body of the loop.
-        reads: the loads.
-        copies: the copies that other loops read, by memory, loops, their axes and corner.
-        dtype: the element type to which all loads are converted; None if they stay as they are.
+    `copies`: those that other loops read, by memory, loops, their axes and corner.
     """
     known: dict[Node, Node] = {}
     for node, access in reads.items():

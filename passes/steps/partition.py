@@ -80,7 +80,7 @@ def _parts(edit: Edit, loop: Node, ends: Sequence[int]) -> Iterator[tuple[Node, 
     the parts first, so that the time does not grow with the square of their number.
     """
     if len(ends) == 2:
-        yield loop, *ends
+        yield loop, ends[0], ends[1]
         return
     middle = len(ends) // 2
     (block,) = loop.blocks

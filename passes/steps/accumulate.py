@@ -28,10 +28,9 @@ from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
-from stack.passes.steps.block_slices import is_sliced, part
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import along, axes
-from stack.passes.steps.panels import BlockProduct, block_products
+from stack.passes.steps.panels import BlockProduct, block_products, is_sliced, part
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.traits import behind, is_load, is_store, unconverted
-from stack.passes.steps.block_slices import slice_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_serial, why_no_memory
-from stack.passes.steps.panels import PAIR, BlockProduct, block_products, names_of_memory
+from stack.passes.steps.panels import PAIR, BlockProduct, block_products, names_of_memory, slice_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static

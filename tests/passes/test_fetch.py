@@ -13,8 +13,8 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, walk
 from stack.ir.types import F32, I64, TensorType
 from stack.passes.distribute import distribute_kernel
-from stack.passes.steps.block_slices import slice_of
 from stack.passes.steps.loops import along
+from stack.passes.steps.panels import slice_of
 from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.target import as_cpu, load

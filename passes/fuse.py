@@ -30,7 +30,7 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import behind, is_contraction, is_elementwise, is_input, repeats
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
-from stack.passes.tiling.multi_gemm import why_unfused
+from stack.passes.tiling.contraction import why_unfused
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits, steered
 from stack.rewrite.fusion_pass import FusionPass

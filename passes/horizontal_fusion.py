@@ -16,8 +16,8 @@ from stack.passes.gpu_products.tile_choice import (
     horizontal_product,
     product_of,
 )
+from stack.passes.tiling.contraction import left_of
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.multi_gemm import left_of
 from stack.passes.tiling.single_ops import group_of, sure_group
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log

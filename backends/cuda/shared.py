@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_memory
 from stack.ir.warp_ops import group_operands
@@ -68,21 +68,16 @@ def roots_of(block: Block) -> dict[Node, Node]:
                 found[node] = found[node.args[0]]
             elif is_item(node) and is_memory(node):
                 source = node.args[0]
-                found[node] = found[_start(source)[int(node.attrs["index"])]]
+                found[node] = found[starts_of(source)[int(node.attrs["index"])]]
             if node.op == "loop" and is_memory(node):
-                found[node] = found[_start(node)[0]]
+                found[node] = found[starts_of(node)[0]]
 
     visit(block)
     return found
 
 
-def _start(loop: Node) -> Sequence[Node]:
-    """Returns the start values of the values that a loop carries between its iterations."""
-    return loop_parts(loop.args, loop.attrs)[1]
-
-
 def _enter(loop: Node, found: dict[Node, Node]) -> None:
-    for p, init in zip(loop.blocks[0].params[1:], _start(loop), strict=True):
+    for p, init in zip(loop.blocks[0].params[1:], starts_of(loop), strict=True):
         if is_memory(p):
             found[p] = found[init]
 

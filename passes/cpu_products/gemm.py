@@ -7,7 +7,6 @@ does not divide need no second kernel: the last tile starts early and recomputes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
@@ -23,9 +22,15 @@ from stack.passes.cpu_products.mma import (
     sums_along_depth,
 )
 from stack.passes.cpu_products.panels import Panels
-from stack.passes.tiling.contraction import Roles, operand_names, result_names, roles_of
+from stack.passes.tiling.contraction import (
+    Roles,
+    operand_names,
+    product_domain,
+    result_names,
+    roles_of,
+)
 from stack.passes.tiling.frame import CannotTile, wide
-from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.schedule import Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough accumulators, short code
@@ -142,8 +147,7 @@ def tile_of(
     `is_kept`: whether the right operand is the same in all calls.
     """
     roles, dtype, mma = roles_of(dot, by_lane=True), wide(dot.dtype), mma_of(dot, cpu)
-    height = roles.sizes[roles.row] if roles.row else 1
-    width = roles.sizes[roles.lane]
+    height, width = roles.height, roles.width
     if mma and mma.rows > 1:
         depths = [roles.sizes[n] for n in roles.contracted]
         size = dot.args[0].dtype.bytes
@@ -172,8 +176,7 @@ def panels_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> Panels:
     roles, mma = roles_of(dot, by_lane=True), mma_of(dot, cpu)
     deepest = roles.sizes[max(roles.contracted, key=operand_names(dot, roles.left).index)]
     mma = mma and cpu.mma(product_types(dot), rows, lanes, deepest)
-    height, width = product_extents(roles)
-    panels = Panels(dot, roles, min(rows, height), min(lanes, width), mma, cpu)
+    panels = Panels(dot, roles, min(rows, roles.height), min(lanes, roles.width), mma, cpu)
     if panels.block is None:
         size = roles.sizes[panels.cut]
         raise CannotTile(f"a contracted axis of {size} has no blocks of equal size")
@@ -190,7 +193,7 @@ def is_row_of_sums(dot: Node) -> bool:
     if not roles.row:
         last = operand_names(dot, roles.right)[-1]
         return last != roles.lane and last in roles.contracted
-    return roles.sizes[roles.lane] == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
+    return roles.width == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
 
 
 def shared_tile(
@@ -216,7 +219,7 @@ def shared_tile(
     if not 0 <= axis < len(at["window"]):
         return None
     count, by, apart = (at[name][axis] for name in ("window", "stride", "dilation"))
-    taps, height, width = cpu.taps(count), roles.sizes[roles.row], roles.sizes[roles.lane]
+    taps, height, width = cpu.taps(count), roles.height, roles.width
     if by % apart or by // apart >= count:
         return None
 
@@ -241,20 +244,19 @@ class GemmPolicy(Policy):
     def __init__(self, dot: Node, cpu: Cpu, is_kept: bool = False) -> None:
         self.dot, self.cpu, self.dtype = dot, cpu, wide(dot.dtype)
         self.is_kept = is_kept
-        self.roles = roles_of(dot, by_lane=True)
-        self.domain = product_domain(self.roles)
-        self.rows, self.columns = product_extents(self.roles)
+        self.roles = roles = roles_of(dot, by_lane=True)
+        self.domain = product_domain(roles.products, roles.height, roles.width, roles.depth)
         self.rules = Rules(
             {"reduction": ()},
             axes={"b": (), "m": ("unroll",), "n": ("vector",)},
             free=("m",),
-            most={"m": self.rows, "n": self.columns},
+            most={"m": roles.height, "n": roles.width},
             options=(),
         )
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         vector = self.cpu.vector_bytes // self.dtype.bytes
-        columns = [c * vector for c in WIDTHS if c * vector <= self.columns]
+        columns = [c * vector for c in WIDTHS if c * vector <= self.roles.width]
         own = self.complete(Schedule())
         others = [self.complete(Schedule((Split("n", c, "vector"),))) for c in columns]
         return [(s, None) for s in dict.fromkeys((own, *others))]
@@ -273,28 +275,6 @@ class GemmPolicy(Policy):
         vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
         sums = schedule.block("m", 1) * vectors
         return [Need("vector registers for sums", sums, self.cpu.registers)]
-
-
-def product_domain(roles: Roles) -> Domain:
-    """Returns the axes of a matmul: b (batches and panels), m (rows), n (columns), k (depth).
-
-    Leaves out b and m if their extent is 1.
-    """
-    sizes = roles.sizes
-    many = prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
-    rows, columns = product_extents(roles)
-    axes = (
-        Axis("b", many, "parallel"),
-        Axis("m", rows, "parallel"),
-        Axis("n", columns, "parallel"),
-        Axis("k", prod(sizes[n] for n in roles.contracted), "reduction"),
-    )
-    return Domain(tuple(a for a in axes if a.extent > 1 or a.name in "nk"))
-
-
-def product_extents(roles: Roles) -> tuple[int, int]:
-    """Returns the numbers of rows and columns of a matmul."""
-    return roles.sizes[roles.row] if roles.row else 1, roles.sizes[roles.lane]
 
 
 def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:

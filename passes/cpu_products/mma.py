@@ -25,19 +25,18 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     if not known or any(map(ends_with_taps, dot.args)):
         return None
     roles = roles_of(dot, by_lane=True)
-    sizes, depth = roles.sizes, operand_names(dot, roles.left)[-1]
-    rows, lanes = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
+    depth = operand_names(dot, roles.left)[-1]
     if depth not in roles.contracted:
         return None
-    few = rows * prod(sizes[n] for n in roles.outer)
+    size, few = roles.sizes[depth], roles.height * roles.count(roles.outer)
     is_slow = known[0].rows > 1 and dot.dtype.is_float
     is_few = few <= cpu.matmuls.few_rows
     if is_slow and is_few and (few > cpu.matmuls.slow_rows or is_along_depth(dot)):
         return None  # on such CPUs, vector ones have half the rate of multiply-adds
     if sums_along_depth(dot, cpu):
         vectors = (m for m in known if m.rows == 1)
-        return next((m for m in vectors if sizes[depth] % run_of(m, cpu) == 0), None)
-    return next((m for m in known if m.covers(rows, lanes, sizes[depth])), None)
+        return next((m for m in vectors if size % run_of(m, cpu) == 0), None)
+    return next((m for m in known if m.covers(roles.height, roles.width, size)), None)
 
 
 def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
@@ -56,8 +55,7 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
     roles = roles_of(dot, by_lane=True)
     if roles.is_by_lane:
         return False
-    rows = roles.sizes[roles.row] if roles.row else 1
-    is_few = rows * prod(roles.sizes[n] for n in roles.outer) <= cpu.matmuls.few_rows // 2
+    is_few = roles.height * roles.count(roles.outer) <= cpu.matmuls.few_rows // 2
     return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
 
 
@@ -76,10 +74,9 @@ def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
     """Picks the rows and columns of a tile whose vectors run along the contracted axis, each lane
     with its own partial sum.
     """
-    height = roles.sizes[roles.row] if roles.row else 1
     most = cpu.most_rows(cpu.matmuls.depth_columns)
-    rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + cpu.matmuls.column_cost)
-    return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
+    rows = fitting_rows(roles.height, most // 2 + 1, most, lambda r: r + cpu.matmuls.column_cost)
+    return rows, min(cpu.lanes, 1 << (roles.width.bit_length() - 1))
 
 
 def mma_lanes(

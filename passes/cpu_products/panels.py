@@ -87,15 +87,12 @@ class Panels:
     @property
     def _tiles(self) -> int:
         """The number of tiles along the axis of rows."""
-        return -(-self.roles.sizes.get(self.roles.row, 1) // self.rows)
+        return -(-self.roles.height // self.rows)
 
     @property
     def height(self) -> int:
         """All rows that a panel is multiplied with. Rows that two tiles compute count twice."""
-        return self._all(self.roles.outer) * self._tiles * self.rows
-
-    def _all(self, names: Sequence[str]) -> int:
-        return math.prod(self.roles.sizes[n] for n in names)
+        return self.roles.count(self.roles.outer) * self._tiles * self.rows
 
     @cached_property
     def cut(self) -> str:
@@ -134,7 +131,7 @@ class Panels:
         if self.mma and self.roles.row:  # each tile of rows groups the neighbours again
             sums = (self.rows + bool(self.mma.offset)) * self.lanes // self.cpu.lanes
             return self.height <= self.rows and sums <= self.cpu.sums
-        is_panel = sizes[self.roles.lane] == self.lanes and names[-2] == self.roles.contracted[-1]
+        is_panel = self.roles.width == self.lanes and names[-2] == self.roles.contracted[-1]
         return is_few or (is_panel and len(self.roles.contracted) == 1)
 
     @cached_property
@@ -142,8 +139,8 @@ class Panels:
         """The number of groups of tiles of rows of each panel, so that all threads have work."""
         if self.outermost == 1:
             return 1
-        own = self._all((*self.roles.batch, *self.roles.panels))
-        chunks = own * -(-self.roles.sizes[self.roles.lane] // self.lanes)
+        own = self.roles.count((*self.roles.batch, *self.roles.panels))
+        chunks = own * -(-self.roles.width // self.lanes)
         groups = 1
         if self.block and not self.is_in_place:
             held = int(self.cpu.matmuls.sums_share * self.cpu.cache_bytes)
@@ -158,7 +155,7 @@ class Panels:
     def fits_rows(self) -> bool:
         """True if rows are still in the cache since the panel before."""
         width = self.dot.args[self.roles.left].dtype.bytes
-        size = self.height * self._all(self.roles.contracted) * width
+        size = self.height * self.roles.depth * width
         return size <= self.cpu.matmuls.rows_share * self.cpu.cache_bytes
 
 

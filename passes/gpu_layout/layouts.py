@@ -70,9 +70,32 @@ class Layouts:
         return tuple(layout)
 
     def blocked(self, sizes: Sequence[int], vectors: Sequence[int], taken: int = 0) -> Layout:
-        """Returns a layout in which consecutive threads have consecutive vectors, by the function
-        `blocked` with the threads of the kernel."""
-        return blocked(sizes, vectors, self.threads, taken)
+        """Returns how the dims of a tile are distributed over threads: consecutive threads get
+        consecutive vectors.
+
+        Args:
+            sizes: of the dims.
+            vectors: neighbours along each dim that one access moves; 0 if they are not contiguous.
+            taken: bits of the thread number that other dims use.
+        """
+        free = [bit for i in range(self.threads.bit_length() - 1) if not (bit := 1 << i) & taken]
+        order = sorted(range(len(sizes)), key=lambda i: (-vectors[i], -i))
+        each = max(1, prod(sizes) >> len(free))
+        digits: list[list[tuple[int, int]]] = [[] for _ in sizes]
+        left = list(sizes)
+        first = order[0]
+        vector = min(max(1, vectors[first]), left[first], each)
+        digits[first].append((vector, 0))
+        left[first] //= vector
+        for bits, axes in (
+            ([b for b in free if b < WARP], order),
+            ([b for b in free if b >= WARP], order[::-1]),
+        ):
+            for axis in axes:
+                while bits and left[axis] > 1:
+                    digits[axis].append((2, bits.pop(0)))
+                    left[axis] //= 2
+        return tuple(share_of(*d, (rest, 0)) for d, rest in zip(digits, left, strict=True))
 
     def _choose(self, node: Node) -> None:
         """Chooses the distribution over threads for those dims of a tile whose equivalence classes
@@ -87,36 +110,6 @@ class Layouts:
         vectors = [self.vectors.get(d, 0) for d in left]
         layout = self.blocked(sizes, vectors, bits_of(known))
         self.shares.update(zip(left, layout, strict=True))
-
-
-def blocked(sizes: Sequence[int], vectors: Sequence[int], threads: int, taken: int = 0) -> Layout:
-    """Returns how the dims of a tile are distributed over threads: consecutive threads get
-    consecutive vectors. Bits of the thread number that are `taken` are not used.
-
-    Args:
-        sizes: of the dims.
-        vectors: neighbours along each dim that one access moves; 0 if they are not contiguous.
-        threads: threads of a block, a power of two.
-        taken: bits of the thread number that other dims use.
-    """
-    free = [bit for i in range(threads.bit_length() - 1) if not (bit := 1 << i) & taken]
-    order = sorted(range(len(sizes)), key=lambda i: (-vectors[i], -i))
-    each = max(1, prod(sizes) >> len(free))
-    digits: list[list[tuple[int, int]]] = [[] for _ in sizes]
-    left = list(sizes)
-    first = order[0]
-    vector = min(max(1, vectors[first]), left[first], each)
-    digits[first].append((vector, 0))
-    left[first] //= vector
-    for bits, axes in (
-        ([b for b in free if b < WARP], order),
-        ([b for b in free if b >= WARP], order[::-1]),
-    ):
-        for axis in axes:
-            while bits and left[axis] > 1:
-                digits[axis].append((2, bits.pop(0)))
-                left[axis] //= 2
-    return tuple(share_of(*d, (rest, 0)) for d, rest in zip(digits, left, strict=True))
 
 
 def _vectors(classes: DimClasses, contiguity: Contiguity) -> dict[Dim, int]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from stack.ir.node import Node
+from stack.ir.types import TensorType
 from stack.passes.gpu_layout.attributes import CannotDistribute
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.classes import kept_dims
-from stack.passes.gpu_layout.contiguity import sizes_of
+from stack.passes.gpu_layout.contiguity import sizes_of, strides_of
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
 from stack.passes.gpu_layout.values import Values
@@ -46,17 +46,15 @@ class Movement:
                 own[before] = layout[after]
             return self.tiles.reshape(self.values.at(source, tuple(own)), layout)
         value = self.values.in_own_layout(source)
-        sizes = sizes_of(node.tensor)
-        memory = self.shared.alloc(value.dtype, prod(sizes), inside=[value.node])
-        index = self._row_major(value.layout, sizes_of(source.tensor))
-        memory = self.shared.write(memory, value, [index])
-        return self.shared.read(memory, [self._row_major(layout, sizes)], layout)
+        size = prod(sizes_of(node.tensor))
+        memory = self.shared.alloc(value.dtype, size, inside=[value.node])
+        memory = self.shared.write(memory, value, [self._row_major(value.layout, source.tensor)])
+        return self.shared.read(memory, [self._row_major(layout, node.tensor)], layout)
 
-    def _row_major(self, layout: Layout, sizes: Sequence[int]) -> ThreadValue:
+    def _row_major(self, layout: Layout, tile: TensorType) -> ThreadValue:
         """The row-major index of each element of a tile."""
-        strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
         indices = self.tiles.indices(layout)
-        return self.tiles.sum(map(self.tiles.scaled, indices, strides))
+        return self.tiles.sum(map(self.tiles.scaled, indices, strides_of(tile)))
 
     def gather(self, node: Node, layout: Layout) -> ThreadValue:
         """Builds a gather from a vector at computed indices: the vector is stored in shared memory,

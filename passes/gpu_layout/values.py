@@ -11,7 +11,6 @@ from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.share import Layout, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
-from stack.passes.tiling.loops import carry
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,10 @@ class Values:
 
     def keep_name(self, node: Node, made: Node) -> None:
         """Gives a new node the name and the source lines of an old one."""
-        carry(self.tiles.b, self.block, node, made)
+        if node in self.block.names:
+            self.tiles.b.names.setdefault(made, self.block.names[node])
+        if node in self.block.locs:
+            self.tiles.b.locs.setdefault(made, self.block.locs[node])
 
     def memory(self, node: Node) -> Node:
         """Returns the memory of the lowered kernel that replaces `node`, a memory of the tile-level

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stack.ir.builder import Builder, param
+from stack.ir.builder import Builder, param, results_of
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_fusion, items_of
 from stack.passes.gpu_products.tile_choice import Product, first_text, product_of
-from stack.passes.tiling.contraction import rest_of
-from stack.passes.tiling.multi_gemm import parts_of, products_of
+from stack.passes.tiling.contraction import parts_of, products_of, rest_of
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite.engine import inline_block, replace
 
@@ -32,20 +31,6 @@ def part_of(body: Block, results: Sequence[Node]) -> Block:
     """Returns a copy of a group's body that computes only the given results."""
     used = topological(results)
     return Block([p for p in body.params if p in used], results, body.names, body.locs)
-
-
-def alone_of(group: Node) -> list[tuple[Node, list[int]]]:
-    """Splits a group by matmul. Returns one group for each, with the numbers of its results."""
-    body = group.blocks[0]
-    outside = dict(zip(body.params, group.args, strict=True))
-    attrs = unscheduled(group)
-    made: list[tuple[Node, list[int]]] = []
-    for _, results in parts_of(body):
-        block = part_of(body, results)
-        args = [outside[p] for p in block.params]
-        part = Node("fusion", args, attrs, result_type(block.type), (block,))
-        made.append((part, [i for i, r in enumerate(body.results) if r in results]))
-    return made
 
 
 def unscheduled(group: Node) -> dict[str, object]:
@@ -69,16 +54,11 @@ def side_by_side(groups: Sequence[Node]) -> Node:
 UNFUSED = "unfused"  # replaces the tile in a schedule
 
 
-def is_unfused(group: Node) -> bool:
-    """True if the schedule of a group asks for a separate kernel for each of its matmuls."""
-    return first_text(group) == UNFUSED
-
-
 def unfuse_gemms(block: Block) -> Block:
     """Splits each group of a block whose schedule is `unfused`."""
     changed: dict[Node, Node] = {}
     for node in block.nodes:
-        if not is_fusion(node) or not is_unfused(node):
+        if not is_fusion(node) or first_text(node) != UNFUSED:
             continue
         parts = unfused(node)
         if len(parts) == 1:
@@ -94,31 +74,25 @@ def unfused(group: Node) -> list[Node]:
     Returns the nodes that replace the group's results.
     """
     body = group.blocks[0]
-    found: dict[int, Node] = {}
-    for part, mine in alone_of(group):
-        for place, i in enumerate(mine):
-            found[i] = _item(part, place, len(mine), body.results[i])
-    return [found[i] for i in sorted(found)] or _unfused_gemms(group, body)
-
-
-def _item(group: Node, index: int, count: int, like: Node) -> Node:
-    return group if count == 1 else Node("item", (group,), {"index": index}, like.type)
-
-
-def _unfused_gemms(group: Node, body: Block) -> list[Node]:
-    """Rewrites a group: each matmul but the first gets a kernel of its own.
-
-    The rest of the group is one kernel with the first matmul and the epilogue, which reads the
-    other results from memory. Returns the results of the group.
-    """
     outside = dict(zip(body.params, group.args, strict=True))
+    found: dict[int, Node] = {}
+    for _, results in parts_of(body):
+        block = part_of(body, results)
+        mine = [i for i, r in enumerate(body.results) if r in results]
+        made = _fusion(group, [outside[p] for p in block.params], block)
+        found |= zip(mine, results_of(made), strict=True)
+    if found:
+        return [found[i] for i in sorted(found)]
+    # the rest of the group has the first matmul and the epilogue, which reads the other matmuls
     bare = {
         dot: alone(Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type))
         for dot in products_of(body)[1:]
     }
     others = [r for r in body.results if r not in bare]
-    args, block = rest_of(group, bare, others)
-    rest = Node("fusion", args, unscheduled(group), result_type(block.type), (block,))
-    return [
-        bare[r] if r in bare else _item(rest, others.index(r), len(others), r) for r in body.results
-    ]
+    rest = results_of(_fusion(group, *rest_of(group, bare, others)))
+    return [bare[r] if r in bare else rest[others.index(r)] for r in body.results]
+
+
+def _fusion(group: Node, args: Sequence[Node], block: Block) -> Node:
+    """Builds a group that computes a part of another one."""
+    return Node("fusion", args, unscheduled(group), result_type(block.type), (block,))

@@ -16,7 +16,8 @@ from stack.passes.gpu_products.tile_choice import (
     ranked,
     tiles_of,
 )
-from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
+from stack.passes.tiling.contraction import product_domain
+from stack.schedule import Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
 
 
@@ -43,13 +44,7 @@ class ProductPolicy(Policy):
         self.product, self.dtype, self.gpu = product, dtype, gpu
         self.others = others or {}
         is_tall = product.height > 1
-        axes = [
-            *([Axis("b", product.batch, "parallel")] if product.batch > 1 else []),
-            *([Axis("m", product.height, "parallel")] if is_tall else []),
-            Axis("n", product.width, "parallel"),
-            Axis("k", product.depth, "reduction"),
-        ]
-        self.domain = Domain(tuple(axes))
+        self.domain = product_domain(product.batch, product.height, product.width, product.depth)
         self.rules = Rules(
             {
                 "parallel": ("grid", "lane", "unroll") if has_threads and is_tall else ("grid",),
@@ -132,9 +127,10 @@ class ProductPolicy(Policy):
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         tile = self._tile(schedule)
+        step = tile.step_bytes(self.dtype.bytes)
         found = [
             Need("threads", tile.warps * WARP, self.gpu.threads),
-            Need("bytes of shared memory", tile.stages * self._step(tile), self.gpu.operand_bytes),
+            Need("bytes of shared memory", tile.stages * step, self.gpu.operand_bytes),
         ]
         if tile.rows > 1:
             sums = tile.sums(self.dtype)
@@ -147,11 +143,8 @@ class ProductPolicy(Policy):
 
     def _limited(self, schedule: Schedule) -> Schedule:
         """Limits the stages of a schedule to what fits in shared memory, at least one."""
-        room = self.gpu.operand_bytes // max(1, self._step(self._tile(schedule)))
+        room = self.gpu.operand_bytes // max(1, self._tile(schedule).step_bytes(self.dtype.bytes))
         return replace(schedule, stages=max(1, min(schedule.stages, room)))
 
     def _tile(self, schedule: Schedule) -> Tile:
         return replace(Tile.of(schedule), products=self.product.gemms)
-
-    def _step(self, tile: Tile) -> int:
-        return tile.step_bytes(self.dtype.bytes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import prod
 
 from stack.ir import ops
 from stack.ir.contraction import ROUNDED
@@ -188,16 +187,15 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     """
     dot = dots[0]
     roles = roles_of(dot)
-    sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
     rows = [n for n in body.nodes if reads_by_data(n)]  # gathered rows are read too
     reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
-        height=sizes[roles.row] if roles.row else 1,
-        width=sizes[roles.lane],
-        depth=prod(sizes[name] for name in roles.contracted),
-        batch=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
+        height=roles.height,
+        width=roles.width,
+        depth=roles.depth,
+        batch=roles.products,
         reads=reads,
         across=bool(lying_across(dot))
         if may_round(dot)
@@ -251,11 +249,6 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
     if tile.rows * tile.lanes < gpu.tile_registers or product.batch != 1 or lines in (0, down):
         return []
     return [replace(tile, last=(t.rows, t.lanes)) for t in measured_tiles(gpu, "tail")]
-
-
-def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
-    """Predicts the seconds that a matmul takes with a tile."""
-    return predicted(tile, product, dtype, gpu).seconds
 
 
 def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Prediction:
@@ -339,12 +332,12 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     if product.height > 1:
         held = 2 if product.by_threads else 1
         tiles = [fit for t in tiles if (fit := t.fitted(dtype, gpu, held)) is not None]
-    return sorted(tiles, key=lambda tile: seconds(tile, product, dtype, gpu))
+    return sorted(tiles, key=lambda tile: predicted(tile, product, dtype, gpu).seconds)
 
 
 def best_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """Predicts the time of a matmul with its best tile."""
-    return min(seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu))
+    return predicted(ranked(product, dtype, gpu)[0], product, dtype, gpu).seconds
 
 
 def _part(tile: Tile, count: int) -> Tile:
@@ -376,7 +369,7 @@ def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
         # tiles whose extent is not a power of two may fill all multiprocessors
         more = measured_tiles(gpu, "library")
         tiles = (*tiles, *more) if dtype.bits <= 16 else (single,)
-    return min(seconds(t, product, dtype, gpu) for t in tiles)
+    return min(predicted(t, product, dtype, gpu).seconds for t in tiles)
 
 
 def first_text(group: Node) -> str:
@@ -397,10 +390,6 @@ def is_lone(body: Block, dot: Node) -> bool:
     A library reads slices of its operands in place. Rounding to TF32 is a setting of the process,
     so a matmul that may be rounded does not count.
     """
-    others = [n for n in body.nodes if n is not dot and not is_slice_of(n, body.params)]
-    return not others and dot.dtype.kind == "f" and not may_round(dot)
-
-
-def is_slice_of(node: Node, arrays: Sequence[Node]) -> bool:
-    """True if a node is a slice of one of the arrays, with step 1 along each axis."""
-    return node.op == "slice" and node.args[0] in arrays and set(node.attrs["step"]) == {1}
+    slices = (n for n in body.nodes if n.op == "slice" and n.args[0] in body.params)
+    own = {dot, *(n for n in slices if set(n.attrs["step"]) == {1})}
+    return own.issuperset(body.nodes) and dot.dtype.kind == "f" and not may_round(dot)

@@ -43,8 +43,8 @@ from stack.passes.nest.scope import Scope, letter, looped
 from stack.passes.nest.serial_loops import scan_nest, scatter_nest
 from stack.passes.nest.values import Scalars
 from stack.passes.positions.index_maps import index_maps_of
+from stack.passes.tiling.contraction import parts_of
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.multi_gemm import parts_of
 
 # parallel axes, reduction axes, and for each result the output, the value to store and its index
 LoopSpace = tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]
@@ -277,14 +277,14 @@ class _Nest:
         online = Online(self.group, self.values)
         results = list(zip(self.outputs, self.body.results, strict=True))
         try:
-            space = online.space()
+            kept, inner, places = online.space()
         except CannotTile:
             if "part" in self.group.attrs:
                 raise  # a loop space of its own has no axis of parts
             spaces = [self._own_space(output, result) for output, result in results]
         else:
-            stored = [(*pair, at) for pair, at in zip(results, space.places, strict=True)]
-            spaces = [(space.kept, space.inner, stored)]
+            stored = [(*pair, at) for pair, at in zip(results, places, strict=True)]
+            spaces = [(kept, inner, stored)]
         wanted = [(result, _at(result, place)) for *_, s in spaces for _, result, place in s]
         self.values = online.elements(wanted)
         return spaces

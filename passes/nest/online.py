@@ -19,7 +19,6 @@ Source: online softmax (Milakov and Gimelshein, 2018).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from stack.ir.axes import Index
@@ -38,22 +37,6 @@ from stack.passes.tiling.frame import COMBINE, static, wide
 
 STREAMED = "r"  # the name of the streamed axis
 Asked = tuple[int, Index, Node | None]  # a state, by its number, an index, and a guard
-
-
-@dataclass(frozen=True)
-class StreamSpace:
-    """The loops around the streamed loop of a stream's kernel, and the index of each result in
-    them.
-
-    Attributes:
-        kept: the axes of the loops around all results.
-        inner: the axes of the loops around some of them.
-        places: the index of each result.
-    """
-
-    kept: list[Dim]
-    inner: list[Dim]
-    places: list[Index]
 
 
 class Online:
@@ -75,9 +58,13 @@ class Online:
 
     # ---- the loops around
 
-    def space(self) -> StreamSpace:
+    def space(self) -> tuple[list[Dim], list[Dim], list[Index]]:
         """Creates the loops over the axes of all results. Raises CannotTile if the results do not
         share one loop space.
+
+        Returns:
+            The axes of the loops around all results, those of the loops around some of them, and
+            the index of each result.
         """
         where = stream_index_maps(*self.stream.blocks)
         parts: list[Dim] = []
@@ -92,7 +79,7 @@ class Online:
         for name, axis in known.items():
             is_shared = name in of_states and all(str(axis) in names for names in used)
             (kept if is_shared else inner).append(axis)
-        return StreamSpace(looped(kept), looped(inner), [(*parts, *place) for place in places])
+        return looped(kept), looped(inner), [(*parts, *place) for place in places]
 
     def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
         """Creates a loop axis for each iteration variable of the stream's states and results.
@@ -183,7 +170,7 @@ class Online:
             made.new(*one)
         order = made.complete()
         olds, steps = [made.olds[one] for one in order], [made.news[one] for one in order]
-        starts = [self._identity(one[0]) for one in order]
+        starts = [self.identity(one[0]) for one in order]
         if isinstance(axis, int):
             done = remade(steps, dict(zip(olds, starts, strict=True)))
             return {one: done[made.news[one]] for one in order}
@@ -195,40 +182,10 @@ class Online:
             self.values.call(self.states[one[0]], result)
         return dict(zip(order, results, strict=True))
 
-    def _identity(self, number: int) -> Node:
+    def identity(self, number: int) -> Node:
+        """Returns the constant that a state starts from: the identity of its reduction."""
         state = self.states[number]
         return constant(identity(fold_of(state), wide(state.dtype)), wide(state.dtype))
-
-    def inside(self, axis: Dim) -> Node | None:
-        """Builds the condition that a part has an element of the streamed axis; None if all parts
-        have it.
-        """
-        return self.scope.inside(add(self.first, axis), 0, self.extent)
-
-    def element(
-        self,
-        number: int,
-        values: Scalars,
-        index: Index,
-        axis: Dim,
-        guard: Node | None,
-        test: Node | None,
-    ) -> Node:
-        """Computes the contribution of one element of the streamed axis to a state.
-
-        `guard`: the condition under which the state is read; `test`: that the part has the element.
-        """
-        state, key = self.states[number], add(self.first, axis)
-        guard = self.scope.both(guard, test)
-        found = [
-            values.value(operand, operand_place(state, index, key, side), guard)
-            for side, (operand, _) in enumerate(streamed_axes(state))
-        ]
-        made = values.product(state, found) if is_contraction(state) else found[0]
-        if test is None:
-            return made
-        made = _loads_unmasked(made, test)
-        return self.scope.b.select(test, made, self._identity(number))
 
 
 class _Iteration:
@@ -237,13 +194,15 @@ class _Iteration:
     Attributes:
         olds: the variable that carries each state.
         news: each state after the iteration.
-        test: the condition that the part has this element. States do not depend on it: those that
-            an element's contribution reads are the same as those that are carried.
+        key: the number of the element along the streamed axis.
+        test: the condition that the part has this element; None if all parts have it. States do not
+            depend on it: those that an element's contribution reads are those that are carried.
     """
 
     def __init__(self, online: Online, axis: Dim) -> None:
-        self.online, self.axis = online, axis
-        self.test = online.inside(axis)
+        self.online = online
+        self.key = add(online.first, axis)
+        self.test = online.scope.inside(self.key, 0, online.extent)
         self.olds: dict[Asked, Node] = {}
         self.news: dict[Asked, Node] = {}
         given: dict[Node, Given] = {}
@@ -272,12 +231,26 @@ class _Iteration:
         key = number, index, guard
         if key not in self.news:
             online, state = self.online, self.online.states[number]
-            part = online.element(number, self.values, index, self.axis, guard, self.test)
+            part = self._element(number, index, guard)
             kept = self.values.value(online.stream.blocks[1].results[number], index, guard)
             self.old(*key)
             made = online.scope.b.op(COMBINE[fold_of(state)], [kept, part])
             self.news[key] = self.values.locate(state, made)
         return self.news[key]
+
+    def _element(self, number: int, index: Index, guard: Node | None) -> Node:
+        """Computes the contribution of this element to a state that is read under a guard."""
+        online, state = self.online, self.online.states[number]
+        guard = online.scope.both(guard, self.test)
+        found = [
+            self.values.value(operand, operand_place(state, index, self.key, side), guard)
+            for side, (operand, _) in enumerate(streamed_axes(state))
+        ]
+        made = self.values.product(state, found) if is_contraction(state) else found[0]
+        if self.test is None:
+            return made
+        made = _loads_unmasked(made, self.test)
+        return online.scope.b.select(self.test, made, online.identity(number))
 
     def _guard(self, guard: Node | None) -> Node | None:
         return None if guard is self.test else guard

@@ -74,13 +74,9 @@ class Scope:
             held: the variables of these values in the body.
             step: the values at the end of an iteration.
             is_online: whether iterations rescale the carried values.
-
-        Raises:
-            ValueError: the axis has an extent of 1.
         """
         var = self.variable(place)
-        if var is None:
-            raise ValueError("an axis of one element has no loop")
+        assert var is not None, "an axis of one element has no loop"
         attrs = {"kind": "serial", **({"online": True} if is_online else {})}
         node = self.b.op("loop", start, attrs, (Block((var, *held), step),))
         return [node] if len(start) == 1 else [self.b.item(node, index=i) for i in range(len(held))]

@@ -7,7 +7,7 @@ element is computed from the result back to memory. A reduction becomes a loop w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
@@ -16,7 +16,15 @@ from stack.ir.contraction import contraction
 from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import behind, converts, is_contraction, is_number, reinterprets, tests_floats
+from stack.ir.traits import (
+    behind,
+    converts,
+    is_contraction,
+    is_number,
+    is_positions,
+    reinterprets,
+    tests_floats,
+)
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine
@@ -59,8 +67,6 @@ class Scalars:
         self._shared: dict[tuple[Node, int], Expr] = {}
         self._contracted: dict[tuple[Node, int], Expr] = {}
         self._rules: dict[str, Rule] = {
-            "const": self._const,
-            "iota": self._iota,
             "pad": self._pad,
             "concat": self._concat,
             "gather": self._gather,
@@ -137,42 +143,38 @@ class Scalars:
         return made
 
     def _steps(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        if node in self._given or self._is_in_base(node):
-            return self._elsewhere(node, index, guard)
-        if node in self.memory:
-            return self._load(node, index, guard)
-        op = ops.lookup(node.op)
-        if is_contraction(node):
-            return self._dot(node, index, guard)
-        if node.op in self._rules:
-            return self._rules[node.op](node, index, guard)
-        if op.kind == "elementwise":
-            return self._elementwise(node, index, guard)
-        if op.kind == "movement" and len(node.args) == 1:
-            return self._moved(node, index, guard)
-        raise CannotTile(f"no loop nest computes {node.op}")
-
-    def _elsewhere(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
+        """Builds one element; yields the elements that it needs."""
         if node in self._given:
             return self._given[node](index, guard)
-        assert self._base is not None
-        return self._base.value(node, index, guard)
+        if self._base is not None and self._is_free_of_given(node):
+            return self._base.value(node, index, guard)
+        if node in self.memory:
+            return self.element(self.memory[node], index, guard)
+        if is_number(node):
+            return constant(node.attrs["value"].array, wide(node.dtype))
+        if is_positions(node):
+            place = self.scope.number(index[int(node.attrs["axis"])])
+            return self.scope.cast(place, wide(node.dtype))
+        kind = ops.lookup(node.op).kind
+        if is_contraction(node):
+            return (yield from self._dot(node, index, guard))
+        if node.op in self._rules:
+            return (yield from self._rules[node.op](node, index, guard))
+        if kind == "elementwise":
+            return (yield from self._elementwise(node, index, guard))
+        if kind == "movement" and len(node.args) == 1:
+            (source,) = ops.pull(node, index)
+            return (yield node.args[0], source, guard)
+        raise CannotTile(f"no loop nest computes {node.op}")
 
-    def _is_in_base(self, node: Node) -> bool:
+    def _is_free_of_given(self, node: Node) -> bool:
         """True if the value of a node depends on no `given` node, so that the builder which this
         one was forked from can build it.
         """
-        if self._base is None:
-            return False
         free = self._is_free
         for n in topological([node], known=free):
             free[n] = n not in self._given and all(free[a] for a in n.args)
         return free[node]
-
-    def _load(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
-        return self.element(self.memory[node], index, guard)
 
     def element(self, memory: Node, index: Index, guard: Node | None = None) -> Node:
         """Loads the element of memory at an index; gives 0 if the guard is false."""
@@ -211,20 +213,6 @@ class Scalars:
         if is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
-
-    def _moved(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        (source,) = ops.pull(node, index)
-        return (yield node.args[0], source, guard)
-
-    def _const(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
-        if node.tensor.rank:
-            raise CannotTile("it has a table that is not an input")
-        return constant(node.attrs["value"].array, wide(node.dtype))
-
-    def _iota(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        yield from ()
-        return self.scope.cast(self.scope.number(index[int(node.attrs["axis"])]), wide(node.dtype))
 
     def _pad(self, node: Node, index: Index, guard: Node | None) -> Steps:
         source, fill = node.args
@@ -303,7 +291,8 @@ class Scalars:
         places: list[Dim] = []
         for axis, extent in enumerate(operand.shape):
             if axis in axes:
-                place = self._along(node, axis, static(extent), index, guard)
+                known = self._known_axis([self._shared.get((node, axis))], index, guard)
+                place = self.scope.axis("r", static(extent)) if known is None else known
                 places.append(place)
                 full.append(place)
             else:
@@ -311,51 +300,19 @@ class Scalars:
         value = yield operand, tuple(full), guard
         return self.total(kind, places, value)
 
-    def _along(self, node: Node, axis: int, extent: int, index: Index, guard: Node | None) -> Dim:
-        """Returns the loop axis for `axis` of a reduction: the one that `share` set for it; a new
-        one if there is none, or if the element is computed inside that loop.
-        """
-        shared = self._shared.get((node, axis))
-        if shared is None or self._is_around(shared, index, guard):
-            return self.scope.axis("r", extent)
-        return shared
-
-    def _is_around(self, axis: Expr, index: Index, guard: Node | None) -> bool:
-        """True if the element at `index` is computed inside the loop over `axis`: its index or
-        guard (the condition under which it is needed) uses the loop's variable.
-        """
-        var = self.scope.variables[str(axis)]
-        moved = {s.name for d in index for s in symbols(d)}
-        outside = {v for name in moved for v in self.scope.variables[name].vars}
-        return var in outside or (guard is not None and var in guard.vars)
-
     def _known_axis(
-        self, sides: Sequence[tuple[Node, int]], index: Index, guard: Node | None
-    ) -> Dim | None:
-        """Returns the loop axis over which another matmul already contracts the same operand; None
-        if there is none.
+        self, known: Iterable[Expr | None], index: Index, guard: Node | None
+    ) -> Expr | None:
+        """Returns the first of some loop axes over which the element at `index` can be reduced;
+        None if there is none.
 
-        The loops of both can then be fused, and load that operand once.
-
-        Args:
-            sides: the operands that have the contracted axis, with its position.
-            index: the index of the element that is computed.
-            guard: the condition under which the element is needed.
+        The element must not be computed inside of that loop: its index, or the guard under which
+        it is needed, would use the loop's variable.
         """
-        known = (self._contracted.get(side) for side in sides)
-        around = self._is_around
-        return next((a for a in known if a is not None and not around(a, index, guard)), None)
-
-    def _new_axis(
-        self, hint: str, extent: int, has_loop: bool, sides: Sequence[tuple[Node, int]]
-    ) -> Dim:
-        """Creates the loop axis over which a matmul contracts its operands, and records it for
-        `_known_axis`. `hint`, `extent` and `has_loop` are the arguments of `Scope.axis`.
-        """
-        made = self.scope.axis(hint, extent, has_loop)
-        if isinstance(made, Expr):
-            self._contracted.update(dict.fromkeys(sides, made))
-        return made
+        variables = self.scope.variables
+        outside = {v for d in index for s in symbols(d) for v in variables[s.name].vars}
+        outside |= set() if guard is None else guard.vars
+        return next((a for a in known if a is not None and variables[str(a)] not in outside), None)
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:
         """Builds the loops that reduce the scalar `value` over some axes, the last one innermost.
@@ -384,10 +341,13 @@ class Scalars:
         places: dict[str, Dim] = {}
         for name in [*order, *(set(summed) - {*order})]:
             sides = [(a, names.index(name)) for a, names in zip(node.args, own) if name in names]
-            known = self._known_axis(sides, index, guard)
-            if known is None:
-                known = self._new_axis(name, static(sizes[name]), name in looped, sides)
-            places[name] = known
+            # the loops of matmuls that contract the same operand can be fused, and load it once
+            place: Dim | None = self._known_axis(map(self._contracted.get, sides), index, guard)
+            if place is None:
+                place = self.scope.axis(name, static(sizes[name]), name in looped)
+                if isinstance(place, Expr):
+                    self._contracted.update(dict.fromkeys(sides, place))
+            places[name] = place
         at |= places
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):

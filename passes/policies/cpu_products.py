@@ -32,7 +32,7 @@ from stack.passes.cpu_products.gemm import (
 from stack.passes.cpu_products.mma import why_sums
 from stack.passes.cpu_products.panels import Panels, run_of
 from stack.passes.nest.emit import axis_names, domain
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered, split
 from stack.passes.steps.loop_products import product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, stores_only
 from stack.passes.steps.pack import ONCE
@@ -42,16 +42,15 @@ from stack.passes.steps.primitives import (
     Bind,
     Compensate,
     Fission,
+    LoweredKernel,
     Microkernel,
     Pack,
     Prefetch,
     Reorder,
-    Split,
     Vectorize,
 )
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import CannotTile, static, wide
-from stack.schedule import Schedule
 from stack.target import Cpu
 
 
@@ -68,14 +67,11 @@ class CpuProducts(StepLowering[Cpu]):
         return policy
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        group is not one product of matrices that has a tile.
-        """
         dot = _only_dot(self.group)
         policy = gemm_policy(self.group, self.target)
-        schedule = policy.of(self.group) if policy is not None else Schedule()
-        blocks = schedule.block("n"), schedule.block("m")
-        tile = panels_of(dot, self.target, *blocks)
+        assert policy is not None, "rows of sums have no tiles, and empty groups no nest"
+        schedule = policy.of(self.group)
+        tile = panels_of(dot, self.target, schedule.block("n"), schedule.block("m"))
         names = dict(zip(result_names(dot), axis_names(dot, ()), strict=True))
         roles, lanes = tile.roles, tile.lanes
         panels = [names[n] for n in (*roles.batch, *roles.panels)]
@@ -86,17 +82,18 @@ class CpuProducts(StepLowering[Cpu]):
         why = "tiles of rows share the panel of columns around them"
         made.take(*reordered([n for n in names.values() if n], order, why))
         if has_panels:
-            outer, lane = _tile(made, lane, lanes, "columns")
+            cut = split(made, lane, lanes, "overlap", f"a tile has {lanes} columns")
+            lane = cut.inner
             for other in below:
                 made.take(Reorder(lane, other).because("the loop to vectorize is innermost"))
-            panels.append(outer)
+            panels.append(cut.outer)
         if row and axes(made.kernel)[row] > tile.rows:
-            below[-1], row = _tile(made, row, tile.rows, "rows")
+            cut = split(made, row, tile.rows, "overlap", f"a tile has {tile.rows} rows")
+            below[-1], row = cut.outer, cut.inner
         if tile.groups > 1:
             share = -(-tile.outermost // tile.groups)
-            cut = Split(below[0], share, "overlap")
-            made.take(cut.because(f"{tile.groups} groups of rows give all threads work"))
-            panels.append(cut.outer)
+            why = f"{tile.groups} groups of rows give all threads work"
+            panels.append(split(made, below[0], share, "overlap", why).outer)
         for axis in panels:
             made.take(Bind(axis, "cores").because("threads share panels of columns"))
         made.take(Vectorize(lane).because(f"a row of a tile has {lanes} accumulators"))
@@ -163,15 +160,6 @@ def _only_dot(group: Node) -> Node:
     if domain(body) is None:
         raise CannotTile("its outputs do not share one index space")
     return dot
-
-
-def _tile(made: LoweredKernel, axis: str, size: int, what: str) -> tuple[str, str]:
-    """Splits an axis into tiles of `size`; the last tile starts early if `size` does not divide the
-    extent. Returns the axis over tiles and the axis inside a tile.
-    """
-    cut = Split(axis, size, "overlap")
-    made.take(cut.because(f"a tile has {size} {what}"))
-    return cut.outer, cut.inner
 
 
 def _is_stored_whole(made: LoweredKernel, row: str) -> bool:

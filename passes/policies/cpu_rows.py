@@ -15,6 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from stack.ir import ops
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory, is_store
 from stack.passes.nest.emit import axis_names
@@ -34,9 +35,9 @@ from stack.passes.policies.cpu_vectors import (
     vectorize,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
-from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, starts_of, stores_only
-from stack.passes.steps.primitives import Bind, ComputeWith, Reorder
+from stack.passes.policies.step_lowering import StepLowering
+from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, stores_only
+from stack.passes.steps.primitives import Bind, ComputeWith, LoweredKernel, Reorder
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 
@@ -45,9 +46,6 @@ class CpuRows(StepLowering[Cpu]):
     """Lowers an elementwise group or a reduction."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        group has no such kernel.
-        """
         plan = _plan(RowSpace.of(self.group), made.kernel)
         for axis in axes(made.kernel):
             made.may(ComputeWith(axis).because("shared operands are read once"))
@@ -114,11 +112,8 @@ def hoist(made: LoweredKernel, plan: Plan, cpu: Cpu) -> bool:
     if not axis:
         return False
     why = f"most of the work does not depend on {axis}"
-    for inner in [*plan.kept[plan.kept.index(axis) + 1 :], plan.lane]:
-        if not made.may(Reorder(axis, inner).because(why)):
-            return False
-        if inner in plan.kept:
-            plan.move(axis, inner)
+    if not (plan.sink(made, axis, why) and made.may(Reorder(axis, plan.lane).because(why))):
+        return False
     plan.kept.remove(axis)
     plan.parallel.remove(axis)
     return True

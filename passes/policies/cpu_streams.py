@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 
 from stack.ir.contraction import product_types
+from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
@@ -24,13 +25,12 @@ from stack.passes.cpu_products.gemm import pick_rows
 from stack.passes.cpu_products.mma import mma_rows, why_sums
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered, split
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand
-from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loop_products import LoopProduct, product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, nests, stores_only
@@ -41,11 +41,11 @@ from stack.passes.steps.primitives import (
     BoundLoops,
     ComputeWith,
     Fission,
+    LoweredKernel,
     Microkernel,
     Pack,
     Rewrite,
     Sink,
-    Split,
     Stage,
     StageMem,
     Step,
@@ -54,7 +54,6 @@ from stack.passes.steps.primitives import (
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
 from stack.passes.tiling.frame import CannotTile, is_expensive, wide
-from stack.schedule import Schedule
 from stack.target import Cpu, Mma
 
 PRODUCTS = "stvwxyz"  # the axes of loops over products
@@ -101,18 +100,16 @@ class CpuStreams(StepLowering[Cpu]):
         return has_panels and limits_loops(self.nest, STREAMED, keys)
 
     def take(self, made: LoweredKernel) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
         row, column = self.row_and_column
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         converted = [n for n in made.kernel.blocks[0].all_nodes if converts(n)]
         if not self.is_short and any(n.dtype.bits == 16 for n in converted):
             made.take(Rewrite("unrounded").because("registers hold f32"))
-        parallel = self._order(made, row, column)
-        if row in axes(made.kernel) and axes(made.kernel)[row] > self.rows:
-            cut = Split(row, self.rows, "overlap")
-            made.take(cut.because("vectors of rows fill registers"))
+        parallel, rows = self._order(made, row, column), self.schedule.block("m")
+        if axes(made.kernel).get(row, 0) > rows:
+            cut = split(made, row, rows, "overlap", "vectors of rows fill registers")
             parallel, row = [cut.outer if a == row else a for a in parallel], cut.inner
-        elif row:
+        else:
             parallel.remove(row)
         for axis in parallel:
             made.take(Bind(axis, "cores").because("threads share rows"))
@@ -123,21 +120,7 @@ class CpuStreams(StepLowering[Cpu]):
             self._tile(made, axis)
 
     def policy(self) -> PanelPolicy:
-        """Returns the policy that picks rows and keys. Raises CannotTile as `schedule`."""
         return PanelPolicy(self.group, self.target)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """Returns the schedule: the rows of each program, and the keys of each panel (block of the
-        streamed axis). Raises CannotTile if the stream has no rows, or if the sums of one row do
-        not fit in the L2 cache.
-        """
-        return self.policy().of(self.group)
-
-    @property
-    def rows(self) -> int:
-        """The rows of a program."""
-        return self.schedule.block("m")
 
     def _wide(self, dtype: DType) -> str:
         """Returns the element type in which operands of type `dtype` are copied: f32, unless an
@@ -158,7 +141,7 @@ class CpuStreams(StepLowering[Cpu]):
         last = [a for a in (row, column) if a in now]
         first = [a for a in now if a not in last]
         made.take(*reordered(now, [*first, *last], "rows are vectorized"))
-        return [a for a in (*first, row) if a]
+        return [*first, row]
 
     def _panels(self, made: LoweredKernel, size: int, row: str, column: str) -> str:
         """Splits the loop over keys into panels (blocks of `size` keys), and computes the states of
@@ -166,8 +149,7 @@ class CpuStreams(StepLowering[Cpu]):
         """
         key, panel = STREAMED, ""
         if axes(made.kernel).get(key, 0) > size:
-            cut = Split(key, size, "peel").because("the products of a panel stay in the cache")
-            made.take(cut)
+            cut = split(made, key, size, "peel", "the products of a panel stay in the cache")
             panel, key = cut.outer, cut.inner
         made.may(BlockStates(key).because("states are rescaled once in a panel"))
         made.take(Vectorize(row).because("each lane has a row"))
@@ -224,14 +206,13 @@ class CpuStreams(StepLowering[Cpu]):
                 made.may(step.because("rows of a panel are contiguous"))
         columns = axes(made.kernel).get(COLUMNS, 0)
         wide = stream_axes(self.group).wide
-        rows = pick_rows(columns, self.rows, F32, self.target) if columns else 0
+        rows = pick_rows(columns, self.schedule.block("m"), F32, self.target) if columns else 0
         for mma in self.target.mmas(product_types(wide[0])) if wide else ():
             if 1 < mma.rows <= columns:
                 rows = mma_rows(mma, columns)
         if columns <= rows:
             return COLUMNS
-        cut = Split(COLUMNS, rows, "peel").because(f"registers hold {rows} rows of sums")
-        made.take(cut)
+        cut = split(made, COLUMNS, rows, "peel", f"registers hold {rows} rows of sums")
         return cut.inner
 
     def _stages(self, made: LoweredKernel, key: str, column: str) -> list[Step]:
@@ -267,8 +248,7 @@ class CpuStreams(StepLowering[Cpu]):
         rows = mma_rows(mma, extent) if mma is not None and mma.rows > 1 else 0
         rows = rows or pick_rows(extent, product.dot.tile[1], F32, self.target)
         if extent > rows:
-            cut = Split(axis, rows, "overlap").because(f"registers hold {rows} rows of sums")
-            made.take(cut)
+            cut = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
             axis = cut.inner
         name, held = mma.name if mma else "", memory_of(made.kernel.blocks[0])
         found = _products(made.kernel, axis)

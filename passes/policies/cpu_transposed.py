@@ -14,10 +14,10 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_load
 from stack.passes.policies.cpu_vectors import Plan, is_innermost, partition
-from stack.passes.policies.step_lowering import LoweredKernel
+from stack.passes.policies.step_lowering import split
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.loops import axes, axis_of, loops_along
-from stack.passes.steps.primitives import Reorder, Split, StageMem
+from stack.passes.steps.primitives import LoweredKernel, Reorder, Split, StageMem
 from stack.passes.steps.stage_mem import StridedAccess, strided_accesses
 from stack.passes.tiling.frame import static
 from stack.target import Cpu
@@ -42,11 +42,7 @@ def move_unit_stride_inward(made: LoweredKernel, plan: Plan) -> None:
     if not sizes:
         return
     axis = max(sizes, key=sizes.__getitem__)
-    for inner in plan.kept[plan.kept.index(axis) + 1 :]:
-        why = f"the largest transposed operand is contiguous along {axis}"
-        if not made.may(Reorder(axis, inner).because(why)):
-            return
-        plan.move(axis, inner)
+    plan.sink(made, axis, f"the largest transposed operand is contiguous along {axis}")
 
 
 def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, StridedAccess]:
@@ -87,8 +83,7 @@ def stage_inputs(
         plan.parallel.remove(axis)
     if extent > lines:
         even = (n for n in range(lines, cpu.rows.staged_lines - 1, -1) if extent % n == 0)
-        cut = Split(axis, next(even, lines), "peel").because("a block is as wide as a vector")
-        made.take(cut)
+        cut = split(made, axis, next(even, lines), "peel", "a block is as wide as a vector")
         if extent >= 2 * cut.block:
             plan.parallel.append(cut.outer)
         axis = cut.inner
@@ -126,8 +121,7 @@ def vectorize_rows(made: LoweredKernel, plan: Plan, cpu: Cpu) -> str:
     rows, row = plan.kept.pop(), plan.lane
     plan.parallel.remove(rows)
     if axes(made.kernel)[rows] > cpu.rows.stored_rows:
-        cut = Split(rows, cpu.rows.stored_rows, "peel").because("threads share blocks of rows")
-        made.take(cut)
+        cut = split(made, rows, cpu.rows.stored_rows, "peel", "threads share blocks of rows")
         plan.parallel.append(cut.outer)
         rows = cut.inner
     made.take(Reorder(rows, row).because("a row is shorter than a vector: vectorize across rows"))

@@ -6,15 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
-from stack.passes.policies.step_lowering import LoweredKernel
+from stack.passes.policies.step_lowering import split
 from stack.passes.steps.access import is_gathered
 from stack.passes.steps.affine import linear
 from stack.passes.steps.intervals import split_points
-from stack.passes.steps.loops import axes, axis_of, loops_along, starts_of
-from stack.passes.steps.primitives import Partition, Rfactor, Specialize, Split, Stage, Vectorize
+from stack.passes.steps.loops import axes, axis_of, loops_along
+from stack.passes.steps.primitives import (
+    LoweredKernel,
+    Partition,
+    Reorder,
+    Rfactor,
+    Specialize,
+    Split,
+    Stage,
+    Vectorize,
+)
 from stack.passes.steps.stage import computed_again
 from stack.passes.tiling.frame import is_expensive
 from stack.target import Cpu
@@ -36,13 +46,17 @@ class Plan:
     kept: list[str]
     parallel: list[str]
 
-    def move(self, axis: str, inner: str) -> None:
-        """Records that the loop over `axis`, which is not reduced, is now directly inside that over
-        `inner`.
+    def sink(self, made: LoweredKernel, axis: str, why: str) -> bool:
+        """Makes the loop over `axis` the innermost of the axes that are not reduced, as far as
+        interchanges are legal. Returns whether all are.
         """
-        for order in (self.kept, self.parallel):
-            order.remove(axis)
-            order.insert(order.index(inner) + 1, axis)
+        for inner in self.kept[self.kept.index(axis) + 1 :]:
+            if not made.may(Reorder(axis, inner).because(why)):
+                return False
+            for order in (self.kept, self.parallel):
+                order.remove(axis)
+                order.insert(order.index(inner) + 1, axis)
+        return True
 
 
 def is_innermost(kernel: Node, plan: Plan) -> bool:
@@ -118,8 +132,7 @@ def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
     block = cpu.rows.block
     if not plan.is_reduced and extent > cpu.rows.line and longest > block:
         even = (n for n in range(block, cpu.rows.least_block - 1, -1) if longest % n == 0)
-        cut = Split(axis, next(even, block), "peel").because("threads share a long row")
-        made.take(cut)
+        cut = split(made, axis, next(even, block), "peel", "threads share a long row")
         plan.parallel.append(cut.outer)
         axis, longest = cut.inner, cut.block
     if longest < 2 * cpu.chunk and not (lanes and longest > cpu.chunk):

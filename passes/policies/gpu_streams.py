@@ -21,7 +21,7 @@ from stack.passes.gpu_products.tile_choice import may_round
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.rows import arithmetic, programs
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.contracted_axes import contracted_sizes
 from stack.passes.positions.stream_index_maps import stream_index_maps
@@ -36,6 +36,7 @@ from stack.passes.steps.primitives import (
     ComputeWith,
     DotParts,
     Launch,
+    LoweredKernel,
     Reverse,
     Rewrite,
     Split,
@@ -53,9 +54,6 @@ class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products."""
 
     def policy(self) -> StreamPolicy:
-        """Returns the scheduling policy that picks the stream's block sizes. Raises CannotTile if
-        no tile is possible.
-        """
         for dot in contractions(self.group.blocks[0].nodes):
             *outer, last = contracted_sizes(dot) or [MATRIX]
             if last < MATRIX and prod(outer) > 1:
@@ -64,11 +62,8 @@ class ProductStreams(StepLowering[Gpu]):
         return StreamPolicy(self.group, shape, self.target)
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, after the policy has
-        chosen what the user did not.
-        """
         policy = self.policy()
-        steps = StreamSteps(policy, policy.of(self.group), made.kernel, self.target)
+        steps = StreamSteps(policy, policy.of(self.group), made.kernel)
         made.take(*steps.tiles(), *steps.sums())
         for memory in steps.tables:
             made.may(WindowLoads(memory).because("a tile reads few elements of it, many times"))
@@ -110,11 +105,10 @@ class StreamSteps:
         policy: the policy of the stream.
         schedule: a complete schedule.
         nest: the plain loop nest.
-        gpu: the target.
     """
 
-    def __init__(self, policy: StreamPolicy, schedule: Schedule, nest: Node, gpu: Gpu) -> None:
-        self.policy, self.schedule, self.gpu = policy, schedule, gpu
+    def __init__(self, policy: StreamPolicy, schedule: Schedule, nest: Node) -> None:
+        self.policy, self.schedule, self.gpu = policy, schedule, policy.gpu
         self.extents = axes(nest)
         shape = policy.shape
         name_of = {mark: letter(i) for i, mark in enumerate(shape.extents)}
@@ -154,15 +148,13 @@ class StreamSteps:
 
         def order(name: str) -> int:
             is_again = any(names and name not in names for names in told.values())
-            return -self._programs(name) if is_again else -(1 << 62)
+            programs = -(-self.extents[name] // self._block_of(name))
+            return -programs if is_again else -(1 << 62)
 
         return sorted(self.grid, key=order)
 
-    def _programs(self, name: str) -> int:
-        """Returns the number of GPU programs (iterations of the grid) along an axis."""
-        return -(-self.extents[name] // self._block_of(name))
-
     def _block_of(self, name: str) -> int:
+        """Returns the elements of a program along an axis of the grid."""
         return self.height if name == self.row else 1
 
     @property

@@ -7,7 +7,14 @@ from typing import Any
 
 from stack.errors import UsageError
 from stack.ir.node import Node
-from stack.ir.traits import contractions, is_generated, is_running, is_stream, mixes
+from stack.ir.traits import (
+    contractions,
+    is_generated,
+    is_running,
+    is_stream,
+    mixes,
+    writes_by_data,
+)
 from stack.passes.cpu_products.gemm import is_row_of_sums
 from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.passes.policies.cpu_products import CpuProducts, strided_columns
@@ -19,16 +26,11 @@ from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import CpuRowStreams, RowStreams
 from stack.passes.policies.rows import RowLowering
 from stack.passes.policies.scans import CpuScans, GpuScans
-from stack.passes.policies.step_lowering import (
-    Shown,
-    StepLowering,
-    UserSteps,
-    check_list,
-    shown,
-    written,
-)
-from stack.passes.steps.primitives import Launch, Step, parse_steps
+from stack.passes.policies.step_lowering import StepLowering, UserSteps, plain_nest, written
+from stack.passes.steps.primitives import Launch, Shown, Step, parse_steps, run_steps
 from stack.passes.tiling.contraction import as_reduction
+from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.schedule import Policy, Schedule
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
@@ -108,7 +110,10 @@ def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
         made = usual_lowering(group, target)
         is_rows = isinstance(made, RowLowering)
         steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else Launch.USUAL))
-    kernel = check_list(group, steps, target)
+    try:
+        kernel = run_steps(plain_nest(group, target), steps, target)
+    except CannotTile as why:
+        raise UsageError(str(why)) from why
     strided = strided_columns(kernel, target) if isinstance(target, Cpu) else ""
     if strided:
         raise UsageError(
@@ -118,16 +123,25 @@ def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
 
 
 def shown_steps(node: Node, target: Target | None) -> Shown:
-    """Returns the plain loop nest of a group, and the GPU kernel after each loop transformation of
-    its schedule; see `step_lowering.shown`.
+    """Returns the plain loop nest of a group, or of an op that fusion left on its own, and the GPU
+    kernel after each step of its schedule: the text of the step, the reason of the policy, and the
+    kernel. Empty for a node without a generated kernel, such as a library call.
     """
-    gpu = as_gpu(target)
-    if is_generated(node) and is_given_to_library(node):
-        return []
-    return shown(node, lambda group: lowering_of(group, gpu))
+    return _shown(node, as_gpu(target))
 
 
 def shown_cpu_steps(node: Node, target: Target | None) -> Shown:
     """As `shown_steps`, for the CPU kernel of a group."""
-    cpu = as_cpu(target)
-    return shown(node, lambda group: lowering_of(group, cpu))
+    return _shown(node, as_cpu(target))
+
+
+def _shown(node: Node, target: Target) -> Shown:
+    is_group = is_generated(node) or is_stream(node)
+    if not (is_bare(node) or is_group) or writes_by_data(node):
+        return []
+    if is_group and is_given_to_library(node):
+        return []
+    try:
+        return lowering_of(alone(node) if is_bare(node) else node, target).made().done
+    except CannotTile:
+        return []

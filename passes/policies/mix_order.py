@@ -29,6 +29,7 @@ from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
     Launch,
+    LoweredKernel,
     Pipeline,
     Rfactor,
     Split,
@@ -60,40 +61,39 @@ class MixOrderLowering(StepLowering[Gpu]):
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
-    def steps(self) -> Sequence[Step]:
-        """Returns the loop transformations of the policy."""
+    def take(self, made: LoweredKernel) -> None:
         space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)
         line, rows, warps = self._tile()
         kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
-        made: list[Step] = [
+        steps: list[Step] = [
             Bind(name, "grid").because("iterations are independent") for name in kept
         ]
         whole = "a tile has whole rows, because a reduction runs along them"
         part = f"a program has {line} of {space.shape[last]} columns"
         cut = Split(names[last], line).because(whole if space.is_along else part)
-        made += [cut, Vectorize(f"{names[last]}.1")]
+        steps += [cut, Vectorize(f"{names[last]}.1")]
         walked = names[space.streamed]
         if rows > 1:
             cut = Split(walked, rows).because(f"a tile has {rows} rows of {line} elements")
-            made += [cut, Vectorize(f"{walked}.1")]
+            steps += [cut, Vectorize(f"{walked}.1")]
             walked = f"{walked}.0"
         if -(-space.shape[space.streamed] // rows) > 1:
             if space.is_shared:
-                made.append(ComputeWith(walked).because("each row is loaded once for all loops"))
+                steps.append(ComputeWith(walked).because("each row is loaded once for all loops"))
             if rows > 1:
-                made.append(Rfactor(walked).because("partial sums are reduced after the loop"))
-            made.append(
+                steps.append(Rfactor(walked).because("partial sums are reduced after the loop"))
+            steps.append(
                 Pipeline(walked, self.target.mixes.prefetch).because(
                     "loads overlap with computation"
                 )
             )
         if not space.is_along and line < space.shape[last]:
-            made.append(Bind(f"{names[last]}.0", "grid"))
+            steps.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
-        made += arithmetic(body.results) + evictions(body.results, self.target)
-        return [*made, Launch(warps)]
+        steps += arithmetic(body.results) + evictions(body.results, self.target)
+        made.take(*steps, Launch(warps))
 
     def _tile(self) -> tuple[int, int, int]:
         """Picks the tile of a program: the elements of a row, the rows, and the warps."""
@@ -104,7 +104,8 @@ class MixOrderLowering(StepLowering[Gpu]):
             run = whole_column_run(power_of_two(extent), self.group.blocks[0].params, gpu)
         line = max(2, whole if space.is_along else min(whole, max(gpu.rows.columns, run)))
         room = gpu.mixes.whole_tile if space.is_along else gpu.mixes.part_tile
-        room = min(room, space.most_elements(gpu))
+        # a tile of partial sums of the same size for each column reduction
+        room = min(room, gpu.tile_registers // (len(space.across) + 2))
         rows = min(power_of_two(extent), power_of_two(room // line + 1) // 2 or 1)
         if run and rows >= extent:
             return line, rows, max(1, line // run)
@@ -140,11 +141,6 @@ class MixOrderSpace:
         along rows.
         """
         return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
-
-    def most_elements(self, gpu: Gpu) -> int:
-        """Returns the most elements of a tile for which registers have room, together with a tile
-        of partial sums of the same size for each column reduction."""
-        return gpu.tile_registers // (len(self.across) + 2)
 
 
 def space_of(body: Block, gpu: Gpu) -> MixOrderSpace | None:

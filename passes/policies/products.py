@@ -10,14 +10,13 @@ the epilogue to the tile. A matrix-vector product sums tiles of partial sums ins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from stack.ir.contraction import ROUNDED
 from stack.ir.node import Node
 from stack.ir.traits import contractions
-from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX
 from stack.passes.gpu_products.group_split import UNFUSED, horizontal_products
 from stack.passes.gpu_products.library_copies import copy_seconds
@@ -35,7 +34,7 @@ from stack.passes.gpu_products.tile_choice import (
     whole_waves,
 )
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, reordered
+from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.steps.loops import axes, nests
 from stack.passes.steps.peel import LAST
 from stack.passes.steps.primitives import (
@@ -43,6 +42,7 @@ from stack.passes.steps.primitives import (
     ComputeWith,
     Fuse,
     Launch,
+    LoweredKernel,
     Peel,
     Pipeline,
     Rasterize,
@@ -53,9 +53,8 @@ from stack.passes.steps.primitives import (
     Threads,
     Vectorize,
 )
-from stack.passes.tiling.contraction import result_names, roles_of
+from stack.passes.tiling.contraction import parts_of, products_of, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
-from stack.passes.tiling.multi_gemm import parts_of, products_of
 from stack.schedule import Schedule, first_schedule
 from stack.target import Gpu
 
@@ -145,7 +144,6 @@ class Products(StepLowering[Gpu]):
         return product_of(body, products_of(body))
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group."""
         body = self.group.blocks[0]
         product = self._product(horizontal_products(body))
         dots = [dot for dot, _ in parts_of(body)] or products_of(body)[:1]
@@ -153,15 +151,7 @@ class Products(StepLowering[Gpu]):
         is_told = named is not None and named.is_by_threads
         dtype = dots[0].args[0].dtype
         policy = ProductPolicy(product, dtype, self.target, has_threads=is_told)
-        loops = nests(made.kernel)
-        if len(loops) != len(dots):
-            raise CannotTile("its outputs do not share one index space")
-        found = axes(made.kernel)
-        contracted = [name for name in found if not any(name in names for names in loops)]
-        schedule = policy.of(self.group)
-        steps = ProductSteps(product, dtype, schedule, found, contracted, self.target)
-        for dot, names in zip(dots, loops, strict=True):
-            steps.add(dot, names)
+        steps = ProductSteps(policy, policy.of(self.group), made.kernel, dots)
         made.take(*steps.tiles(), *steps.sums(), *steps.programs())
         made.take(*arithmetic(body.results), steps.launch())
 
@@ -170,31 +160,26 @@ class ProductSteps:
     """Translates a schedule of matmuls into loop transformations.
 
     Args:
-        product: the description of the matmul for the cost model.
-        dtype: the type of its operands.
+        policy: the policy of the group.
         schedule: a complete schedule.
-        extents: the extent of each loop of the nest.
-        contracted: the loops over the contracted axes, outermost first.
-        gpu: the target.
+        nest: the plain loop nest.
+        dots: the matmuls of the group. Raises CannotTile if each has no loops of its own.
     """
 
     def __init__(
-        self,
-        product: Product,
-        dtype: DType,
-        schedule: Schedule,
-        extents: Mapping[str, int],
-        contracted: Sequence[str],
-        gpu: Gpu,
+        self, policy: ProductPolicy, schedule: Schedule, nest: Node, dots: Sequence[Node]
     ) -> None:
-        self.product, self.dtype, self.schedule, self.gpu = product, dtype, schedule, gpu
-        self.tile = Tile.of(schedule)
-        self.extents, self.contracted = dict(extents), list(contracted)
-        self.nests: list[Nest] = []
+        self.product, self.dtype, self.gpu = policy.product, policy.dtype, policy.gpu
+        self.schedule, self.tile = schedule, Tile.of(schedule)
+        loops, self.extents = nests(nest), dict(axes(nest))
+        self.contracted = [n for n in self.extents if not any(n in names for names in loops)]
         self.order: list[Step] = []  # steps that interchange the loops over the results
+        if len(loops) != len(dots):
+            raise CannotTile("its outputs do not share one index space")
+        self.nests = [self._nest(*pair) for pair in zip(dots, loops, strict=True)]
 
-    def add(self, dot: Node, names: Sequence[str]) -> None:
-        """Adds a matmul of the group; `names` are the axes of the loops over its result, outermost
+    def _nest(self, dot: Node, names: Sequence[str]) -> Nest:
+        """Returns the loops over the result of a matmul; `names` are their axes, outermost
         first.
         """
         roles = roles_of(dot)
@@ -218,7 +203,7 @@ class ProductSteps:
             is_row_last=given[:1] == ["n"],
         )
         self.order += reordered(names, nest.axes, "the order of the programs")
-        self.nests.append(nest)
+        return nest
 
     # ---- tiles
 

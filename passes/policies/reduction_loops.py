@@ -41,11 +41,6 @@ class ReductionLoop:
     is_whole: bool = False
     columns: int = 0
 
-    @property
-    def lanes(self) -> int:
-        """The elements of a tile in a thread."""
-        return self.block // (WARP * self.warps)
-
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
 RAGGED = ReductionLoop(4096, 8, 1)  # columns of rows that 16-byte copies cannot prefetch
@@ -139,23 +134,24 @@ def whole_column_run(rows: int, sources: Iterable[Node], gpu: Gpu) -> int:
 
 
 def held_tiles(
-    loop: ReductionLoop, extent: int, sources: Iterable[Node], running: int, gpu: Gpu
+    block: int, warps: int, extent: int, sources: Iterable[Node], running: int, gpu: Gpu
 ) -> int:
     """Picks how many tiles of a row stay in registers between two loops over it, so that the second
     one need not load them.
 
     Args:
-        loop: the loop.
+        block: the elements of a tile.
+        warps: the warps of a program.
         extent: the elements of the row.
         sources: the arrays that the kernel reads.
         running: the number of tiles that the first loop carries; 0 if its iterations wait for each
             other, and should prefetch instead.
         gpu: the target.
     """
-    registers = loop.lanes * _row_bytes(extent, sources) // 4
-    count = -(-extent // loop.block)
+    lanes, count = block // (WARP * warps), -(-extent // block)
+    registers = lanes * _row_bytes(extent, sources) // 4
     own = gpu.registers // gpu.threads
-    room = max(0, own - gpu.rows.address_registers - loop.lanes * running)
+    room = max(0, own - gpu.rows.address_registers - lanes * running)
     return min(room // registers, (count + 1) // 2) if registers and running else 0
 
 
@@ -169,7 +165,8 @@ def well_filled(most: int, extent: int) -> int:
 def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
     """True if all tiles of a row of each array in `sources` fit in registers."""
     count = -(-extent // WHOLE.block)
-    registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
+    lanes = WHOLE.block // (WARP * WHOLE.warps)
+    registers = count * lanes * _row_bytes(extent, sources) // 4
     return 0 < registers <= gpu.rows.whole_share * gpu.registers // gpu.threads
 
 
@@ -190,11 +187,6 @@ def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
 def why_ahead(ahead: int) -> str:
     """Returns the reason, shown to users, for a prefetch depth."""
     return "loads overlap with computation" if ahead > 1 else "loads go straight to registers"
-
-
-def in_a_row(axes: Sequence[int]) -> bool:
-    """True if several axes are adjacent and in order, so that one loop can run over them."""
-    return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
 
 
 def _row_bytes(extent: int, sources: Iterable[Node]) -> int:

@@ -31,13 +31,25 @@ class RowPolicy(Policy):
     parallel axes i, j, ... and of the reduction axis r.
 
     The reduction axis is in the tile (`lane`), or a serial loop over blocks of it (`serial`).
+
+    Attributes:
+        whole: the elements of one program if all reduction axes are whole in its tile, with extents
+            padded to powers of two.
+        fits: whether a tile may have all of them.
+        has_whole_rows: whether a tile has all elements of the rows that are reduced.
+        run: the columns of a warp if each thread has whole columns; else 0.
     """
 
     def __init__(self, space: RowSpace, gpu: Gpu) -> None:
         self.space, self.gpu = space, gpu
-        shape = space.shape
+        shape, is_column = space.shape, space.is_column and space.is_one
+        self.whole = prod(power_of_two(shape[a]) for a in space.reduced)
+        self.fits = self.whole <= (gpu.rows.column_in_tile if is_column else gpu.tile_registers)
+        self.has_whole_rows = bool(space.reduced) and not space.is_column and self.fits
+        has_run = is_column and self.fits
+        self.run = whole_column_run(self.whole, space.inputs, gpu) if has_run else 0
         can_walk = space.is_one and (len(space.reduced) == 1 or space.is_column)
-        if not (self._fits() or can_walk):
+        if not (self.fits or can_walk):
             raise CannotTile("several long axes are reduced at once")
         axes = [Axis(letter(a), shape[a], "parallel") for a in space.kept]
         if space.reduced:
@@ -62,11 +74,10 @@ class RowPolicy(Policy):
 
     def _warps(self, held: int) -> int:
         """Picks the warps for a tile of `held` elements that has all of the reduction axes."""
-        run, whole = self._column_run(), self._whole()
-        if run:
-            return max(1, held // (run * whole))
+        if self.run:
+            return max(1, held // (self.run * self.whole))
         sizes = self.gpu.rows
-        has_rows = self._has_whole_rows() and held > whole
+        has_rows = self.has_whole_rows and held > self.whole
         each = self._row_elements() if has_rows else sizes.warp_elements
         return warps_of(held, self.gpu, self._fewest_warps(held), each)
 
@@ -84,8 +95,8 @@ class RowPolicy(Policy):
         extent = self.domain.axis(REDUCED)
         if why or extent is None:
             return why
-        if not is_walked(schedule) and schedule.block(REDUCED) != self._whole():
-            return f"axis {REDUCED}: a block in lanes has all {self._whole()} elements"
+        if not is_walked(schedule) and schedule.block(REDUCED) != self.whole:
+            return f"axis {REDUCED}: a block in lanes has all {self.whole} elements"
         if schedule.stages and not is_walked(schedule):
             return f"stages={schedule.stages}: there is no serial loop with loads to prefetch"
         return ""
@@ -96,31 +107,11 @@ class RowPolicy(Policy):
             Need("registers for a tile", self._held(schedule), self.gpu.registers),
         ]
 
-    def _whole(self) -> int:
-        """The number of elements of one program if all reduction axes are whole in its tile, with
-        extents padded to powers of two.
-        """
-        return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
-
-    def _fits(self) -> bool:
-        is_column = self.space.is_column and self.space.is_one
-        most = self.gpu.rows.column_in_tile if is_column else self.gpu.tile_registers
-        return self._whole() <= most
-
-    def _has_whole_rows(self) -> bool:
-        """True if a tile has all elements of the rows that are reduced."""
-        return bool(self.space.reduced) and not self.space.is_column and self._fits()
-
     def _row_elements(self) -> int:
         """The elements of a tile of several whole rows, and of each of its warps."""
         sizes, size = self.gpu.rows, prod(self.space.shape)
         is_written = any(prod(map(static, r.shape)) >= size for r in self.space.results)
         return sizes.written_row_elements if is_written else sizes.row_elements
-
-    def _column_run(self) -> int:
-        """Returns the columns of a warp if each thread has whole columns; else 0."""
-        is_column = self.space.is_column and self.space.is_one and self._fits()
-        return whole_column_run(self._whole(), self.space.inputs, self.gpu) if is_column else 0
 
     def _held(self, schedule: Schedule) -> int:
         return prod(schedule.block(a.name, 1) for a in self.domain.axes)
@@ -128,12 +119,12 @@ class RowPolicy(Policy):
     def _usual(self) -> Schedule:
         space, gpu, sizes = self.space, self.gpu, self.gpu.rows
         shape, kept = space.shape, space.kept
-        whole, fits = self._whole(), self._fits()
+        whole, fits = self.whole, self.fits
         tile = sizes.tile
-        if self._has_whole_rows():
+        if self.has_whole_rows:
             tile = max(tile, self._row_elements() * 4 // max(4, widest(space.inputs)))
             tile = busy(tile, prod(shape), sizes.tile, gpu)
-        room = max(1, tile // (whole if space.reduced and fits else 1), self._column_run())
+        room = max(1, tile // (whole if space.reduced and fits else 1), self.run)
         turned = not (space.reduced or space.picks) and space.is_turned()
         if not space.reduced and space.picks:
             # gathers have a long latency

@@ -15,7 +15,6 @@ from stack.passes.policies.reduction_loops import (
     RAGGED,
     TWICE,
     ReductionLoop,
-    in_a_row,
     is_aligned,
 )
 from stack.passes.positions.index_maps import index_maps_of
@@ -87,7 +86,8 @@ class RowSpace:
         """True if one loop can run over all reduction axes: there is only one, or they are adjacent
         and can be collapsed.
         """
-        return len(self.reduced) == 1 or in_a_row(list(self.reduced))
+        own = self.reduced
+        return bool(own) and own == tuple(range(own[0], own[0] + len(own)))
 
     @property
     def reduction_loop(self) -> ReductionLoop:

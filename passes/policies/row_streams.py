@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from stack.ir.node import Node, topological
+from stack.ir.node import Block, Node, topological
 from stack.ir.node import walk as walk_nodes
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import is_load
@@ -52,7 +52,7 @@ from stack.passes.policies.reduction_loops import (
     why_ahead,
 )
 from stack.passes.policies.rows import arithmetic, evictions, programs
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import StepLowering, split
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
 from stack.passes.steps.affine import linear
@@ -64,6 +64,7 @@ from stack.passes.steps.primitives import (
     Evict,
     Hold,
     Launch,
+    LoweredKernel,
     Pipeline,
     Reorder,
     Rewrite,
@@ -92,9 +93,6 @@ class RowStreams(StepLowering[Gpu]):
         return Walk(self.nest)
 
     def policy(self) -> WalkPolicy:
-        """Returns the scheduling policy that picks the block size of the stream. Raises CannotTile
-        if the stream has no kernel.
-        """
         columns = self.walk.around.get(self.walk.column, 0)
         return WalkPolicy(self._usual(), self.shape, self.extent, columns, self.target)
 
@@ -120,9 +118,6 @@ class RowStreams(StepLowering[Gpu]):
         return PRIVATE if walk.is_private else TWICE
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations for the schedule of the group, after the policy has
-        chosen what the user did not.
-        """
         walk, policy = self.walk, self.policy()
         loop, schedule = policy.reduction_loop, policy.of(self.group)
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
@@ -131,9 +126,9 @@ class RowStreams(StepLowering[Gpu]):
         if lanes > 1:
             why = f"memory is contiguous along {walk.column}: a program has {lanes} columns"
             made.take(Split(walk.column, lanes).because(why))
-        self._tiles(made, walk, loop, block)
+        self._tiles(made, loop, block)
         if count > 1:
-            self._registers(made, walk, loop, schedule, block)
+            self._registers(made, loop, schedule, block)
         if lanes > 1:
             made.take(Vectorize(f"{walk.column}.1"))
         is_masked = walk.extent % block or self.extent % walk.extent
@@ -157,9 +152,9 @@ class RowStreams(StepLowering[Gpu]):
         made.take(*arithmetic(results), *evictions(results, self.target))
         made.take(Launch(schedule.warps).because(f"a tile has {block * lanes} elements"))
 
-    def _tiles(self, made: LoweredKernel, walk: Walk, loop: ReductionLoop, block: int) -> None:
+    def _tiles(self, made: LoweredKernel, loop: ReductionLoop, block: int) -> None:
         """Splits the row into tiles and vectorizes them."""
-        is_whole = loop.is_whole
+        walk, is_whole = self.walk, loop.is_whole
         if is_whole and walk.is_online:
             why = "the row stays in registers: each state is one pass over it"
             made.take(BlockStates(STREAMED).because(why))
@@ -174,13 +169,14 @@ class RowStreams(StepLowering[Gpu]):
         made.take(Vectorize(f"{STREAMED}.1"))
 
     def _registers(
-        self, made: LoweredKernel, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
+        self, made: LoweredKernel, loop: ReductionLoop, schedule: Schedule, block: int
     ) -> None:
         """Takes the steps for values in registers: partial sums, tiles, and prefetched loads."""
-        count, axis = -(-walk.extent // block), f"{STREAMED}.0"
+        walk, axis = self.walk, f"{STREAMED}.0"
+        count = -(-walk.extent // block)
         why = f"partial sums are reduced once, not {count} times"
         made.may(Rfactor(axis).because(why))
-        kept = self._kept(walk, loop, schedule, block)
+        kept = count if loop.is_whole else self._kept(loop, schedule, block)
         if kept:
             why = f"{kept} of {count} tiles stay in registers for the next loop"
             made.take(Hold(axis, kept).because(why))
@@ -189,11 +185,9 @@ class RowStreams(StepLowering[Gpu]):
         if ahead and kept < count:
             made.take(Pipeline(axis, ahead).because(why_ahead(ahead)))
 
-    def _kept(self, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
+    def _kept(self, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
         """Returns how many tiles of the row stay in registers between two loops over it."""
-        count = -(-walk.extent // block)
-        if loop.is_whole:
-            return count
+        walk = self.walk
         if not loop.is_first or not self.shape.along or walk.column:
             return 0
         if walk.is_private:
@@ -201,8 +195,8 @@ class RowStreams(StepLowering[Gpu]):
             running = 1 + walk.states - (walk.counts if covered else 0)
         else:
             running = walk.loose if walk.loose == walk.states else 0
-        step = ReductionLoop(block, schedule.warps, is_first=True)
-        return held_tiles(step, walk.extent, self.group.blocks[0].params, running, self.target)
+        tile, inputs = (block, schedule.warps), self.group.blocks[0].params
+        return held_tiles(*tile, walk.extent, inputs, running, self.target)
 
 
 class Walk:
@@ -230,12 +224,12 @@ class Walk:
         self.extent = found.get(STREAMED, 1)
         walks = [n for n in loops if axis_of(n) == STREAMED and axis_of(n) in found]
         first = next((n for n in walks if not stores_only(n)), None)
-        states = (states_of(first.blocks[0]) if first is not None else None) or []
+        block = first.blocks[0] if first is not None else Block((), ())
+        states = (states_of(block) if first is not None else None) or []
         self.is_online = any(map(is_online, walks))
         self.states = len(states)
-        block = first.blocks[0] if first is not None else None
-        self.loose = sum(block is not None and scaled(block, s) is not None for s in states)
-        self.counts = sum(block is not None and block.params[0] not in s.part.vars for s in states)
+        self.loose = sum(scaled(block, s) is not None for s in states)
+        self.counts = sum(block.params[0] not in s.part.vars for s in states)
         news = {s.new for s in states}
         self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
         kept = [n for s in states for n in topological([s.kept])]
@@ -262,29 +256,25 @@ def _column(nest: Node, around: Mapping[str, int]) -> str:
     return column if column in around else ""
 
 
-KEY = "r"  # the streamed axis of the nest
-
-
 class CpuRowStreams(StepLowering[Cpu]):
     """Lowers a stream without products."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        stream has no such kernel.
-        """
-        if KEY not in axes(made.kernel):
+        if STREAMED not in axes(made.kernel):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         (kept, *_) = nests(made.kernel) or [[]]
-        key = self._cut(made, KEY, self.target.rows.part, "a part stays in the first-level cache")
+        key = self._cut(
+            made, STREAMED, self.target.rows.part, "a part stays in the first-level cache"
+        )
         made.may(BlockStates(key).because("states are rescaled once in a part"))
         lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
         made.take(Vectorize(lane))
         for axis in reversed(list(axes(made.kernel))):
-            if axis.startswith(KEY):
+            if axis.startswith(STREAMED):
                 made.may(Rfactor(axis).because("lanes keep partial sums"))
         for axis in kept:
-            if axis != KEY:
+            if axis != STREAMED:
                 made.may(Bind(axis, "cores").because("threads share rows"))
 
     def _cut(self, made: LoweredKernel, axis: str, size: int, why: str) -> str:
@@ -293,6 +283,4 @@ class CpuRowStreams(StepLowering[Cpu]):
         """
         if axes(made.kernel)[axis] <= size:
             return axis
-        cut = Split(axis, size, "peel")
-        made.take(cut.because(why))
-        return cut.inner
+        return split(made, axis, size, "peel", why).inner

@@ -12,7 +12,6 @@ sums, and reduces the tile after the loop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -32,6 +31,7 @@ from stack.passes.steps.primitives import (
     Fuse,
     Hold,
     Launch,
+    LoweredKernel,
     Pipeline,
     Rewrite,
     Rfactor,
@@ -40,7 +40,6 @@ from stack.passes.steps.primitives import (
     Vectorize,
 )
 from stack.passes.tiling.frame import power_of_two, static
-from stack.schedule import Schedule
 from stack.target import Gpu
 
 
@@ -48,20 +47,12 @@ class RowLowering(StepLowering[Gpu]):
     """Lowers an elementwise group or a reduction."""
 
     def policy(self) -> RowPolicy:
-        """Returns the scheduling policy that picks the block sizes. Raises CannotTile if no tile is
-        possible.
-        """
         return RowPolicy(self.space, self.target)
 
     @cached_property
     def space(self) -> RowSpace:
         """The loop space of the group."""
         return RowSpace.of(self.group)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The schedule of the group, after the policy has chosen what the user did not."""
-        return self.policy().of(self.group)
 
     @cached_property
     def found(self) -> Mapping[str, int]:
@@ -77,18 +68,14 @@ class RowLowering(StepLowering[Gpu]):
         names = axis_names(self.space.root, set(self.space.reduced))
         return {axis: names[axis] for axis in own if names[axis]}
 
-    def steps(self) -> list[Step]:
-        """Returns the loop transformations that carry out the schedule, in order of application.
-
-        They split, fuse and vectorize axes, prefetch operands, and distribute tiles over programs.
-        """
+    def take(self, made: LoweredKernel) -> None:
         kept = self._loops(self.space.kept)
         blocks = {a: self.schedule.block(letter(a), 1) for a in kept}
         held = prod(blocks.values())
-        made: list[Step] = []
+        steps: list[Step] = []
         walked: list[str] = []
         tiles = {a: name for a, name in kept.items() if blocks[a] > 1}
-        made += [
+        steps += [
             Split(name, blocks[a]).because(
                 f"a tile has {blocks[a]} of {self.found[name]} elements along {name}"
             )
@@ -96,16 +83,16 @@ class RowLowering(StepLowering[Gpu]):
         ]
         if is_walked(self.schedule) and self.reduced:
             (first, name), *rest = self.reduced.items()
-            made += [
+            steps += [
                 Fuse(name, other).because("adjacent reduction axes share one loop")
                 for _, other in rest
             ]
-            made.append(Split(name, self._step(name)).because(self._why_walked(name)))
+            steps.append(Split(name, self._step(name)).because(self._why_walked(name)))
             tiles[first] = name
             walked.append(name)
         else:
             tiles |= self.reduced
-            made += [
+            steps += [
                 Split(name, _whole(self.found[name])).because(
                     f"a tile has all {self.found[name]} elements of the reduction"
                 )
@@ -116,15 +103,17 @@ class RowLowering(StepLowering[Gpu]):
         for name in (n for n in self.found if n not in own):  # of reductions in other spaces
             fits = _whole(self.found[name]) * held <= self.target.tile_registers
             step = _whole(self.found[name]) if fits else max(2, ONCE.block // held)
-            made.append(Split(name, step))
+            steps.append(Split(name, step))
             inner.append(name)
             walked += [] if fits else [name]
         order = [*reversed(inner), *(tiles[a] for a in sorted(tiles, reverse=True))]
-        made += [Vectorize(f"{name}.1") for name in order]
-        made += self._walks(walked)
-        made += programs(self.found, {name: blocks[a] for a, name in kept.items()})
-        made += arithmetic(self.space.results) + evictions(self.space.results, self.target)
-        return [*made, self._launch()]
+        steps += [Vectorize(f"{name}.1") for name in order]
+        steps += self._walks(walked)
+        steps += programs(self.found, {name: blocks[a] for a, name in kept.items()})
+        steps += arithmetic(self.space.results) + evictions(self.space.results, self.target)
+        held = prod(s.block for s in self.schedule.splits)
+        launch = Launch(self.schedule.warps).because(f"a tile has {held} elements")
+        made.take(*steps, launch)
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
         """Returns the steps for the serial loops over the reduction axes `walked`: fusion of loops,
@@ -164,8 +153,8 @@ class RowLowering(StepLowering[Gpu]):
         if not loop.is_first or name not in self.reduced.values():
             return 0
         running = sum(is_reduction(n) for n in topological(self.space.results))
-        step = replace(loop, block=self._step(name), warps=self.schedule.warps)
-        return held_tiles(step, self._extent(name), self.space.inputs, running, self.target)
+        tile = self._step(name), self.schedule.warps
+        return held_tiles(*tile, self._extent(name), self.space.inputs, running, self.target)
 
     def _has_mates(self) -> bool:
         """True if there are two reductions over the reduction axes that do not depend on each
@@ -202,10 +191,6 @@ class RowLowering(StepLowering[Gpu]):
         names = {REDUCED if a in self.space.reduced else letter(a) for a in axes}
         size = prod(self.schedule.block(name, 1) for name in names)
         return size * array.dtype.bytes if size > 1 else 0
-
-    def _launch(self) -> Step:
-        held = prod(s.block for s in self.schedule.splits)
-        return Launch(self.schedule.warps).because(f"a tile has {held} elements")
 
 
 def programs(extents: Mapping[str, int], blocks: Mapping[str, int]) -> list[Step]:

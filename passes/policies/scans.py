@@ -18,7 +18,6 @@ order, as vectors if no index selects the innermost axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from stack.ir.axes import parse_rule
@@ -28,9 +27,9 @@ from stack.passes.nest.scope import letter
 from stack.passes.policies.cpu_vectors import Plan, vectorize
 from stack.passes.policies.reduction_loops import warps_of
 from stack.passes.policies.rows import programs
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.steps.loops import axes
-from stack.passes.steps.primitives import Bind, Launch, Split, Step, Vectorize
+from stack.passes.steps.primitives import Bind, Launch, LoweredKernel, Split, Step, Vectorize
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Cpu, Gpu
 
@@ -53,14 +52,11 @@ def leaves_idle(node: Node, gpu: Gpu) -> bool:
 class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
-    def steps(self) -> Sequence[Step]:
-        """Returns the loop transformations of the policy. Raises CannotTile if the scan has no GPU
-        kernel.
-        """
+    def take(self, made: LoweredKernel) -> None:
         (scan,) = self.group.blocks[0].results
         if why := _why_not(scan, self.target):
             raise CannotTile(why)
-        return _steps(scan, self.target)
+        made.take(*_steps(scan, self.target))
 
 
 def _why_not(scan: Node, gpu: Gpu) -> str:
@@ -118,9 +114,6 @@ class CpuScans(StepLowering[Cpu]):
     """Lowers a group whose result is one scan or one scatter."""
 
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations of the policy to the kernel. Raises CannotTile if the
-        group has no such kernel.
-        """
         (result,) = self.group.blocks[0].results
         plan = _scan_plan(result) if is_running(result) else _scatter_plan(result)
         if plan.lane in axes(made.kernel):

@@ -2,62 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from stack.errors import UsageError
 from stack.ir.node import Node
-from stack.ir.traits import is_generated, is_stream, writes_by_data
 from stack.ir.types import F32, I64
 from stack.passes.nest.emit import emit
-from stack.passes.steps.primitives import IllegalStep, Reorder, Step, parse_steps, run_steps
+from stack.passes.steps.primitives import (
+    IllegalStep,
+    LoweredKernel,
+    Reorder,
+    Split,
+    parse_steps,
+)
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import alone, is_bare
-from stack.schedule import Policy, is_list, schedules_of
+from stack.schedule import Policy, Schedule, is_list, schedules_of
 from stack.target import Cpu, Target
 
-NEST = "the plain loop nest"
-Shown = list[tuple[str, str, Node]]  # text of a step, its reason, the kernel after it
 Machine = TypeVar("Machine", bound=Target)
 
 
-class LoweredKernel:
-    """A kernel that is being lowered, and the loop transformations (steps) applied to it so far.
-
-    Attributes:
-        kernel: the kernel after these steps.
-        target: the target of the kernel.
-        done: for each step its text, its reason and the kernel after it; the nest comes first.
-    """
-
-    def __init__(self, nest: Node, target: Target) -> None:
-        self.kernel, self.target = nest, target
-        self.done: Shown = [(NEST, "", nest)]
-
-    def take(self, *steps: Step) -> None:
-        """Applies loop transformations in order. Raises IllegalStep at the first one that is not
-        legal.
-        """
-        for step in steps:
-            why = step.why_not(self.kernel, self.target)
-            if why:
-                raise IllegalStep(len(self.done), step, why)
-            self._apply(step)
-
-    def may(self, step: Step) -> bool:
-        """Applies a loop transformation if it is legal for the kernel. Returns whether it is."""
-        is_legal = not step.why_not(self.kernel, self.target)
-        if is_legal:
-            self._apply(step)
-        return is_legal
-
-    def _apply(self, step: Step) -> None:
-        self.kernel = step.apply(self.kernel)
-        self.done.append((str(step), step.why, self.kernel))
-
-
-class StepLowering(Generic[Machine]):
+class StepLowering(ABC, Generic[Machine]):
     """Lowers a group from its plain loop nest to its kernel by loop transformations (steps).
 
     Args:
@@ -86,19 +53,19 @@ class StepLowering(Generic[Machine]):
         """
         return None
 
-    def steps(self) -> Sequence[Step]:
-        """Returns the loop transformations that lower the nest, in order. Raises CannotTile if the
-        group has no kernel.
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the group, after the policy has chosen what the user did not. Raises
+        CannotTile as `policy`.
         """
-        raise NotImplementedError
+        policy = self.policy()
+        return Schedule() if policy is None else policy.of(self.group)
 
+    @abstractmethod
     def take(self, made: LoweredKernel) -> None:
-        """Applies the loop transformations to the nest in `made`, in order: by default `steps`.
-        Lowerings override it if their steps depend on the kernel so far.
-
-        Raises CannotTile if the group turns out to have no kernel.
+        """Applies the steps of the policy, for the schedule of the group, to the nest in `made`, in
+        order. Raises CannotTile if the group turns out to have no kernel.
         """
-        made.take(*self.steps())
 
     def made(self) -> LoweredKernel:
         """Lowers the group. Returns the kernel with the steps applied to it. Raises CannotTile if
@@ -115,19 +82,12 @@ class StepLowering(Generic[Machine]):
         """Lowers the group. Returns the kernel. Raises CannotTile if the group has none."""
         return self.made().kernel
 
-    def shown(self) -> Shown:
-        """Lowers the group. Returns its plain loop nest, and the kernel after each step. Raises
-        CannotTile if the group has no kernel.
-        """
-        return self.made().done
-
 
 class UserSteps(StepLowering[Machine]):
     """Lowers a group by the list of steps that a user wrote for it."""
 
-    def steps(self) -> Sequence[Step]:
-        """Parses the loop transformations that the user wrote."""
-        return parse_steps(written(self.group))
+    def take(self, made: LoweredKernel) -> None:
+        made.take(*parse_steps(written(self.group)))
 
 
 def written(group: Node) -> str:
@@ -150,36 +110,6 @@ def plain_nest(group: Node, target: Target) -> Node:
     return nest.rebuilt(attrs={**nest.attrs, "level": "loop"})
 
 
-def shown(node: Node, lowering_of: Callable[[Node], StepLowering[Any]]) -> Shown:
-    """Returns the plain loop nest of a group, and the kernel after each step of its schedule.
-
-    Args:
-        node: a group, or an op that fusion left on its own.
-        lowering_of: returns the lowering of a group for a target.
-
-    Returns:
-        For each kernel the text of the step, the reason of the policy and the kernel. The list is
-        empty for a node without a generated kernel, such as a library call.
-    """
-    if not (is_bare(node) or is_generated(node) or is_stream(node)) or writes_by_data(node):
-        return []
-    group = alone(node) if is_bare(node) else node
-    try:
-        return lowering_of(group).shown()
-    except CannotTile:
-        return []
-
-
-def check_list(group: Node, steps: list[Step], target: Target) -> Node:
-    """Returns the kernel of a group after steps. Raises UsageError if a step is not legal for its
-    nest, or if there is no nest.
-    """
-    try:
-        return run_steps(plain_nest(group, target), steps, target)
-    except CannotTile as why:
-        raise UsageError(str(why)) from why
-
-
 def check_powers(group: Node) -> None:
     """Raises CannotTile if a group raises integers to integer powers, which GPU kernels cannot
     compute.
@@ -187,6 +117,13 @@ def check_powers(group: Node) -> None:
     for block in group.blocks:
         if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
             raise CannotTile("it raises integers to powers")
+
+
+def split(made: LoweredKernel, axis: str, size: int, tail: str, why: str) -> Split:
+    """Splits an axis of a kernel. Returns the step, which names the axes over and in blocks."""
+    step = Split(axis, size, tail, why=why)
+    made.take(step)
+    return step
 
 
 def reordered(now: Sequence[str], wanted: Sequence[str], why: str) -> list[Reorder]:

@@ -17,7 +17,6 @@ from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
 from stack.passes.policies.lowerings import has_products, policy_of
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
-from stack.schedule import Policy
 from stack.target import Gpu
 
 
@@ -30,30 +29,6 @@ def has_parts(stream: Node) -> bool:
     kept = {s for place in places.states.values() for d in place for s in symbols(d)}
     long = {s for place in places.results for d in place for s in symbols(d) if s.high}
     return long <= kept
-
-
-def stream_programs(stream: Node, gpu: Gpu) -> int:
-    """Returns how many GPU programs the kernel of a stream has. Raises CannotTile if the stream has
-    no kernel.
-    """
-    policy = _policy(stream, gpu)
-    schedule = policy.of(stream)
-    axes = {a.name: a.extent for a in policy.domain.axes if a.name in ("b", "c", "m")}
-    return prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
-
-
-def _policy(stream: Node, gpu: Gpu) -> Policy:
-    policy = policy_of(stream, gpu)
-    assert policy is not None, "all streams on a GPU have one"
-    return policy
-
-
-def _block(stream: Node, gpu: Gpu) -> tuple[int, bool]:
-    """Returns how many elements of the axis one iteration of a stream without matmuls reads, and
-    whether it reads a block of columns.
-    """
-    schedule = _policy(stream, gpu).of(stream)
-    return schedule.block("k"), bool(schedule.of("c"))
 
 
 def _rate(dot: Node, gpu: Gpu) -> float:
@@ -71,15 +46,21 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     if not isinstance(extent, int):
         return 0
     try:
-        programs = stream_programs(stream, gpu)
+        policy = policy_of(stream, gpu)
     except CannotTile:
         return 0  # pass `blocks` reports the reason
+    assert policy is not None, "all streams on a GPU have one"
+    schedule = policy.of(stream)
+    axes = {a.name: a.extent for a in policy.domain.axes if a.name in ("b", "c", "m")}
+    programs = prod(-(-extent // schedule.block(name, 1)) for name, extent in axes.items())
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
     rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
     summing = static(found.flops) / (gpu.few_rows_share * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
-    block, column = (gpu.parts.unit, False) if has_products(stream) else _block(stream, gpu)
+    block, column = schedule.block("k"), bool(schedule.of("c"))
+    if has_products(stream):
+        block, column = gpu.parts.unit, False
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:

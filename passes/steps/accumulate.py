@@ -28,10 +28,9 @@ from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
-from stack.passes.steps.block_slices import is_sliced, part
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import along, axes
-from stack.passes.steps.panels import BlockProduct, block_products
+from stack.passes.steps.panels import BlockProduct, block_products, is_sliced, part
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
@@ -93,7 +92,7 @@ class Accumulate(Step, name="accumulate", only=Cpu):
         start = b.mul(block, self.size)
         rows = part(b, moved, product.row_names.index(self.depth), start, self.size)
         panel = part(b, product.panel, product.panel_names.index(self.depth), start, self.size)
-        made = product.rebuilt(rows, panel, (product.row_names, product.panel_names))
+        made = product.rebuilt(rows, panel)
         shape = *(int(v.attrs["extent"]) for v in inner), *dot.shape
         memory = b.alloc(name=own("partial"), type=TensorType(dot.dtype, shape, "local"))
         held = [Node("var", (), {"name": own("partial")}, memory.type) for _ in (block, *inner)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from math import gcd
 
 from stack.ir.builder import constant, make
@@ -69,15 +69,24 @@ def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Nod
     return make(op, (first, second))
 
 
-def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]] | None:
-    """Returns the strides of an affine integer over inner loops and over the lanes of a tile.
+def is_apart(index: Node, var: Node, inner: Collection[Node], size: int) -> bool:
+    """True if accesses to `size` elements from an index on are disjoint for different iterations
+    of the loop over `var`, whatever the iterations of the loops over `inner` inside of it are.
+    """
+    found = linear(index, var)
+    terms = None if found is None else _terms(found[1], inner)
+    if found is None or terms is None or not found[0]:
+        return False
+    step, extent = abs(found[0]), int(var.attrs["extent"])
+    small = sum(abs(c) * (n - 1) for c, n in terms if abs(c) < step) + size - 1
+    large = [abs(c) for c, n in terms if abs(c) >= step and n > 1]
+    # large terms shift the index by multiples of their gcd, which exceeds the span of all of these
+    return small < step and (not large or gcd(*large) > step * (extent - 1) + small)
 
-    Args:
-        node: the integer; None for 0.
-        inner: the variables of the inner loops.
 
-    Returns:
-        The factor and the extent of each term. None if the integer is not affine.
+def _terms(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]] | None:
+    """Returns the factor and the extent of each term of an affine integer over inner loops and the
+    lanes of a tile; None if it is not affine. `node`: None for 0.
     """
     if node is None or (not node.tensor.rank and node.vars.isdisjoint(inner)):
         return []
@@ -86,32 +95,14 @@ def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]
     if is_positions(node):
         return [(1, int(node.shape[int(node.attrs["axis"])]))]  # pyright: ignore[reportArgumentType]
     if node.op in MOVES:
-        return terms_of(node.args[0], inner)
-    parts = [terms_of(a, inner) for a in node.args]
+        return _terms(node.args[0], inner)
+    parts = [_terms(a, inner) for a in node.args]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
     if node.op in ("add", "sub"):
         return [term for part in known for term in part]
-    if multiplies(node):
-        factors = [a for a in node.args if is_number(a) and not a.tensor.rank]
-        factor = int(number(factors[0])) if factors else 0
-        return [(c * factor, n) for part in known for c, n in part] if factors else None
-    return None
-
-
-def is_apart(step: int, extent: int, terms: Sequence[tuple[int, int]], size: int) -> bool:
-    """True if the accesses at `step * v + ...` are disjoint for different iterations v.
-
-    Args:
-        step: the factor of v.
-        extent: the number of iterations.
-        terms: factor and extent of each other term of the index.
-        size: the number of contiguous elements that are accessed there.
-    """
-    if not step:
-        return False
-    small = sum(abs(c) * (n - 1) for c, n in terms if abs(c) < abs(step)) + size - 1
-    large = [abs(c) for c, n in terms if abs(c) >= abs(step) and n > 1]
-    # large terms shift the index by multiples of their gcd, which exceeds the span of all v
-    return small < abs(step) and (not large or gcd(*large) > abs(step) * (extent - 1) + small)
+    factors = [a for a in node.args if is_number(a) and not a.tensor.rank]
+    if not (multiplies(node) and factors):
+        return None
+    return [(c * int(number(factors[0])), n) for part in known for c, n in part]

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
-from stack.passes.steps.loops import loops_along, starts_of, stores_only, why_not_free
+from stack.passes.steps.loops import loops_along, stores_only, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, states_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
@@ -108,26 +109,19 @@ def _apart(
     Returns the replacements of the loop's results.
     """
     block = loop.blocks[0]
-    _, *held = block.params
+    var, *held = block.params
     start_of = dict(zip(held, starts_of(loop), strict=True))
     is_first = all(is_none(start_of[state.held], state.new.op) for state in states)
     made: dict[Node, Node] = {}
     for state in states:
         (part,) = edit.values([state.part], made)
-        own = _added(loop, state, part, loop_of)
+        if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
+            own = make("mul", (part, constant(extent_of(loop), part.dtype)))
+        else:
+            own = loop_of(var, state, part)
         if is_first:
             made[state.new] = own
             continue
         (kept,) = edit.values([state.kept], {**made, **start_of})
         made[state.new] = make(state.new.op, (kept, own))
     return [edit.note(new, made[new]) for new in block.results]
-
-
-def _added(
-    loop: Node, state: State, part: Node, loop_of: Callable[[Node, State, Node], Node]
-) -> Node:
-    """Builds the contribution of all iterations of a loop together to one state."""
-    var = loop.blocks[0].params[0]
-    if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
-        return make("mul", (part, constant(extent_of(loop), part.dtype)))
-    return loop_of(var, state, part)

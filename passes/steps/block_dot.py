@@ -10,53 +10,38 @@ An index that adds a row or a column to a tap, as convolutions have, reads the b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import make
 from stack.ir.forms import converted
 from stack.ir.node import Node
-from stack.ir.types import DType, TensorType
+from stack.ir.types import DType
+from stack.passes.steps.access import tile_type
 from stack.passes.steps.intervals import AffineIndex, place_of
-from stack.target import Cpu, Mma
 
 
-class ReadWindow(NamedTuple):
-    """An axis of memory that is read through windows.
+class ReadAxis(NamedTuple):
+    """The elements read along one axis of memory. Contiguous elements count as windows of one tap.
 
     Attributes:
+        start: the index of the first element.
+        over: the variables over which further elements are read: those of places and taps.
         place: the variable over windows: rows or columns; None for one window.
         tap: the variable in a window; None for one element.
         stride: elements from one window to the next.
         dilation: elements from one tap to the next.
-    """
-
-    place: Node | None
-    tap: Node | None
-    stride: int = 1
-    dilation: int = 1
-
-
-class ReadAxis(NamedTuple):
-    """The elements read along one axis of memory.
-
-    Attributes:
-        start: the index of the first element.
-        over: the variables over which further elements are read.
-        window: how they are read, unless they are contiguous.
+        is_contiguous: whether all elements are one run of memory.
     """
 
     start: Node
     over: tuple[Node, ...]
-    window: ReadWindow | None = None
-
-    @property
-    def as_window(self) -> ReadWindow:
-        """Returns the windows that are read along the axis; contiguous elements count as windows of
-        one tap.
-        """
-        return self.window or ReadWindow(next(iter(self.over), None), None)
+    place: Node | None
+    tap: Node | None = None
+    stride: int = 1
+    dilation: int = 1
+    is_contiguous: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,15 +100,6 @@ class BlockDot:
         rows = 1 if self.row is None else self.sizes[self.row]
         return rows, self.sizes[self.lane], self.sizes[deepest]
 
-    def why_not_by(self, name: str, found: Collection[Mma | None], target: Cpu) -> str:
-        """Returns why the instruction `name` cannot multiply the blocks; "" if it is one of those
-        `found` for them on the target.
-        """
-        if any(mma is not None and mma.name == name for mma in found):
-            return ""
-        shape, types = " x ".join(map(str, self.tile)), " and ".join(self.types)
-        return f"{target.name} has no {name} for {shape} products of {types}"
-
     def built(self, is_narrow: bool) -> Node:
         """Builds the `dot` node and the loads of its operands.
 
@@ -142,43 +118,38 @@ class BlockDot:
             sides.append(" ".join(own))
         result = " ".join(names[v] for v in (self.row, self.lane) if v is not None)
         attrs = {"rule": f"{', '.join(sides)} -> {result}"}
-        return make("dot", blocks, attrs, hint=tile_of(self.dtype, self.shape))
+        return make("dot", blocks, attrs, hint=tile_type(self.dtype, self.shape))
 
     def loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
         """Builds the load of an operand's block. Returns it with the loop variable that each of its
         axes replaces.
         """
         axes = operand.axes
-        windows = [i for i, axis in enumerate(axes) if axis.window is not None]
+        windows = [i for i, axis in enumerate(axes) if not axis.is_contiguous]
         first = min([*windows, *(i for i, axis in enumerate(axes) if axis.over)])
-        shape = [self._span(axis.as_window) for axis in axes[first:]]
-        starts = [axis.start for axis in axes]
-        hint = tile_of(operand.memory.dtype, shape)
-        block = make("load", (operand.memory, *starts), hint=hint)
+        hint = tile_type(operand.memory.dtype, [self._span(axis) for axis in axes[first:]])
+        block = make("load", (operand.memory, *(axis.start for axis in axes)), hint=hint)
+        places = [axis.place for axis in axes[first:]]
         if not windows:
-            return block, [axis.as_window.place for axis in axes[first:]]
-        begin, end = windows[0], windows[-1] + 1
-        found = [axis.as_window for axis in axes[begin:end]]
+            return block, places
+        begin, end = windows[0] - first, windows[-1] + 1 - first
+        found = axes[windows[0] : windows[-1] + 1]
         attrs = {
-            "axis": begin - first,
-            "window": tuple(self._size(w.tap) for w in found),
-            "stride": tuple(w.stride for w in found),
-            "dilation": tuple(w.dilation for w in found),
+            "axis": begin,
+            "window": tuple(self._size(axis.tap) for axis in found),
+            "stride": tuple(axis.stride for axis in found),
+            "dilation": tuple(axis.dilation for axis in found),
         }
-        over = [
-            *(axis.as_window.place for axis in axes[first:begin]),
-            *(w.place for w in found),
-            *(w.tap for w in found),
-            *(axis.as_window.place for axis in axes[end:]),
-        ]
+        over = [*places[:end], *(axis.tap for axis in found), *places[end:]]
         return make("unfold", (block,), attrs), over
 
     def _size(self, var: Node | None) -> int:
         return 1 if var is None else self.sizes[var]
 
-    def _span(self, w: ReadWindow) -> int:
+    def _span(self, axis: ReadAxis) -> int:
         """Returns how many elements of memory all windows along an axis cover together."""
-        return (self._size(w.place) - 1) * w.stride + (self._size(w.tap) - 1) * w.dilation + 1
+        taps = (self._size(axis.tap) - 1) * axis.dilation
+        return (self._size(axis.place) - 1) * axis.stride + taps + 1
 
 
 def axis_along(
@@ -204,23 +175,12 @@ def axis_along(
     if len(taps) > 1 or len(places) > 1 or any(c < 1 for c in factors.values()):
         return None
     start, over = rest.node(index.dtype), tuple(factors)
+    around = [*rest.terms.values()]  # the steps of loops outside
     is_contiguous = list(factors.values()) in ([], [1])
-    if is_contiguous and not any(
-        _overlaps(tap, step) for tap in taps for step in rest.terms.values()
-    ):
-        return ReadAxis(start, over)
+    if is_contiguous and not any(step < int(t.attrs["extent"]) for t in taps for step in around):
+        return ReadAxis(start, over, next(iter(over), None))  # windows do not overlap
     place, tap = next(iter(places), None), next(iter(taps), None)
-    around = [*rest.terms.values()]  # of one window, the stride is that of a loop outside
+    # of one window, the stride is that of a loop outside
     stride = factors[place] if place is not None else around[0] if len(around) == 1 else 1
-    window = ReadWindow(place, tap, max(stride, 1), factors[tap] if tap is not None else 1)
-    return ReadAxis(start, over, window)
-
-
-def _overlaps(tap: Node, step: int) -> bool:
-    """True if windows of contiguous elements overlap that start `step` apart."""
-    return step < int(tap.attrs["extent"])
-
-
-def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:
-    """Returns the type of a tile of this element type and shape."""
-    return TensorType(dtype, tuple(shape), "tile")
+    dilation = factors[tap] if tap is not None else 1
+    return ReadAxis(start, over, place, tap, max(stride, 1), dilation, is_contiguous=False)

@@ -22,16 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
 from stack.ir.forms import filled
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import AffineIndex
-from stack.passes.steps.loops import is_constant, is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.loops import is_constant, is_serial, loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of
 from stack.passes.steps.step import LoopStep
@@ -113,17 +115,19 @@ class Limits:
         lower = [b for b in self.bounds.found if b.step > 0]
         upper = [b for b in self.bounds.found if b.step < 0]
         zero, whole = constant(0, var.dtype), constant(count, var.dtype)
-        first = _fold("max", [_iteration(b, count, var, True) for b in lower], zero)
-        end = _fold("min", [_iteration(b, count, var, True) for b in upper], whole)
+
+        def edge(op: str, bounds: Sequence[Bound], some: bool, none: Node) -> Node:
+            found = [_iteration(b, count, var, some) for b in bounds]
+            return reduce(partial(_pick, op), found) if found else none
+
+        first, end = edge("max", lower, True, zero), edge("min", upper, True, whole)
         if not is_cut:
             return [(first, end, {})]
         inner, outer = first, end
         if lower:
-            inner = _fold("max", [_iteration(b, count, var, False) for b in lower], zero)
-            inner = _pick("max", _pick("min", inner, end), first)
+            inner = _pick("max", _pick("min", edge("max", lower, False, zero), end), first)
         if upper:
-            outer = _fold("min", [_iteration(b, count, var, False) for b in upper], whole)
-            outer = _pick("max", _pick("min", outer, end), inner)
+            outer = _pick("max", _pick("min", edge("min", upper, False, whole), end), inner)
         known = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
         known |= {
             mask.test: filled(constant(mask.shown == 1, mask.test.dtype), mask.test)
@@ -188,16 +192,6 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
     least = make("max", (found, constant(0, found.dtype)))
     inside = make("min", (least, constant(count * step, var.dtype)))
     return make("div", (inside, constant(step, var.dtype))) if step > 1 else inside
-
-
-def _fold(op: str, values: Sequence[Node], none: Node) -> Node:
-    """Combines some values by the op `op`, a maximum or minimum; returns `none` if there are no
-    values.
-    """
-    total = values[0] if values else none
-    for value in values[1:]:
-        total = _pick(op, total, value)
-    return total
 
 
 def _pick(op: str, a: Node, b: Node) -> Node:

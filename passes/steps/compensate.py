@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.builder import Builder, constant
+from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.types import DTYPES, TensorType
 from stack.passes.steps.edit import Edit
@@ -70,10 +71,6 @@ def _types(product: BlockProduct) -> tuple[str, str, str]:
 def _compensated(product: BlockProduct, offset: int) -> Node:
     """Builds the product of rows with the offset, minus what the offset adds."""
     b, dot, lane = Builder(), product.dot, product.lane
-
-    def widened(block: Node) -> Node:
-        return b.cast(block, type=block.tensor.with_dtype(WIDE))
-
     names = [n for n in product.panel_names if n != lane]
     sizes = dict(zip(product.panel_names, map(static, product.panel.shape), strict=True))
     shape = 1, *(sizes[n] for n in names)
@@ -82,11 +79,13 @@ def _compensated(product: BlockProduct, offset: int) -> Node:
     rule = f"{ROW} {' '.join(names)}, {' '.join(product.panel_names)} -> {ROW} {lane}"
     hint = dot.tensor.with_shape((1, sizes[lane]))
     more = b.op(
-        "dot", [b.add(widened(row), offset), widened(product.panel)], {"rule": rule}, hint=hint
+        "dot",
+        [b.add(converted(row, WIDE), offset), converted(product.panel, WIDE)],
+        {"rule": rule},
+        hint=hint,
     )
-    sides = product.row_names, product.panel_names
-    panel = widened(dot.args[product.side])
-    made = product.rebuilt(b.add(widened(product.rows), offset), panel, sides)
+    panel = converted(dot.args[product.side], WIDE)
+    made = product.rebuilt(b.add(converted(product.rows, WIDE), offset), panel)
     offsets = b.reshape(more, type=hint.with_shape((sizes[lane],)))
     if len(result_names(dot)) > 1:
         offsets = b.broadcast(offsets, axes=(1,), type=dot.type)

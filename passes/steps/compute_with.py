@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from stack.ir.builder import make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     axis_of,
+    bodies,
     held_like,
     is_serial,
     loops_along,
-    starts_of,
     stores_only,
     why_no_axis,
 )
@@ -44,12 +45,9 @@ class ComputeWith(Step, name="compute_with"):
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_no_axis(kernel, self.axis)
-        blocks = [kernel.blocks[0]] if len(loops_along(kernel, self.axis)) > 1 else []
-        while blocks:
-            block = blocks.pop()
-            if any(_groups(block, self.axis)):
-                return
-            blocks += [b for node in block.nodes for b in node.blocks]
+        blocks = bodies(kernel) if len(loops_along(kernel, self.axis)) > 1 else []
+        if any(any(_groups(block, self.axis)) for block in blocks):
+            return
         yield f"no two serial loops over {self.axis} in one block are independent and equally long"
 
     def apply(self, kernel: Node) -> Node:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from stack.ir.builder import constant, make, remade
 from stack.ir.dim import Dim, mul
-from stack.ir.equivalence import once_in
-from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.node import Block, Node, topological
+from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import memory_of
+from stack.ir.node import Node, topological
 from stack.ir.traits import (
-    is_item,
     is_load,
     is_loop,
     is_memory,
@@ -19,7 +18,7 @@ from stack.ir.traits import (
     number,
     repeated,
 )
-from stack.passes.steps.affine import is_apart, linear, terms_of
+from stack.passes.steps.affine import is_apart, linear
 
 
 def why_shared(loop: Node, own: bool = False) -> str:
@@ -163,15 +162,8 @@ def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
     memory, wide = store.args[0].tensor, _extents(store)
     ones = next((k for k, size in enumerate(wide) if size != 1), len(index))
     wholes = _wholes(index[:ones], memory.shape[:ones])
-    extent = int(var.attrs["extent"])
-    for place, size in (*zip(index, wide, strict=True), *((whole, 1) for whole in wholes)):
-        found = linear(place, var)
-        terms = None if found is None else terms_of(found[1], inner)
-        if found is None or terms is None or not isinstance(size, int):
-            continue
-        if is_apart(found[0], extent, terms, size):
-            return True
-    return False
+    places = (*zip(index, wide, strict=True), *((whole, 1) for whole in wholes))
+    return any(isinstance(n, int) and is_apart(place, var, inner, n) for place, n in places)
 
 
 def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
@@ -191,31 +183,3 @@ def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
             if place.op != "rem" or place.args[0] is not make("div", (whole, digit)):
                 break
             number_of = make("rem", (whole, constant(size, whole.dtype)))
-
-
-@once_in
-def memory_of(block: Block) -> Callable[[Node], Node]:
-    """Returns a function that maps a memory value, such as the result of a store or loop in the
-    block, to the parameter or allocation that it is a version of.
-    """
-    before: dict[Node, Node] = {}
-    for node in block.all_nodes:
-        if is_loop(node):
-            starts = loop_parts(node.args, node.attrs)[1]
-            before.update(zip(node.blocks[0].params[1:], starts, strict=True))
-
-    def found(memory: Node) -> Node:
-        while True:
-            if is_store(memory):
-                memory = memory.args[0]
-            elif is_loop(memory):
-                memory = loop_parts(memory.args, memory.attrs)[1][0]
-            elif is_item(memory) and is_loop(memory.args[0]):
-                loop = memory.args[0]
-                memory = loop_parts(loop.args, loop.attrs)[1][int(memory.attrs["index"])]
-            elif memory in before:
-                memory = before[memory]
-            else:
-                return memory
-
-    return found

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from stack.ir.builder import make
 from stack.ir.builder import remade as remade_nodes
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, is_loop
-from stack.ir.types import Type
 from stack.passes.steps.loops import axes_in, axis_of
 from stack.passes.tiling.loops import Names, names_of
 
@@ -52,18 +50,6 @@ class Edit:
         if old in self._lines:
             self._lines.setdefault(new, self._lines[old])
         return new
-
-    def made(
-        self,
-        old: Node,
-        op: str,
-        args: Sequence[Node],
-        attrs: Mapping[str, object] | None = None,
-        blocks: Sequence[Block] = (),
-        hint: Type | None = None,
-    ) -> Node:
-        """Builds a node that replaces `old` and gets its name and source lines."""
-        return self.note(old, make(op, args, attrs, blocks, hint))
 
     def remade(
         self, roots: Iterable[Node], known: Mapping[Node, Node], within: Block | None = None
@@ -135,11 +121,7 @@ class Edit:
         return self.finished(self._results(self.block, visit, {}, keeps))
 
     def rewritten(
-        self,
-        block: Block,
-        visit: Visit,
-        outer: Mapping[Node, Node] | None = None,
-        keeps: Keeps | None = None,
+        self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
     ) -> Block:
         """Rewrites each node of a block, as `everywhere` does.
 
@@ -147,16 +129,11 @@ class Edit:
             block: the block; it may use values from outside.
             visit: as for `everywhere`.
             outer: replacements of nodes outside of the block.
-            keeps: as for `everywhere`.
         """
-        return Block(block.params, self._results(block, visit, outer or {}, keeps))
+        return Block(block.params, self._results(block, visit, outer or {}))
 
     def _results(
-        self,
-        block: Block,
-        visit: Visit,
-        outer: Mapping[Node, Node],
-        keeps: Keeps | None,
+        self, block: Block, visit: Visit, outer: Mapping[Node, Node], keeps: Keeps | None = None
     ) -> list[Node]:
         """Rewrites each node of a block by `visit`. Returns the new results of the block."""
         done = {old: new for old, new in outer.items() if old not in block.params}

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from stack.ir.memory_versions import memory_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
-from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.loops import stores_only, why_no_memory
 from stack.passes.steps.step import Step

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 
 from stack.ir.builder import results_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_loop, is_memory
+from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.local_values import loaded, memory_for, stored, why_too_long
-from stack.passes.steps.loops import along, axes, axis_of, loops_along, starts_of, why_not_free
+from stack.passes.steps.local_values import loaded, memory_for, stored, why_not_kept
+from stack.passes.steps.loops import along, axes, axis_of, loops_along, why_not_free
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu, Target
 
 
@@ -48,25 +47,12 @@ class Fission(Step, name="fission", only=Cpu):
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
-        if not any(_inner(loop.blocks[0], self.inner) for loop in loops):
+        found = [(loop, _inner(loop.blocks[0], self.inner)) for loop in loops]
+        if not any(inner for _, inner in found):
             yield f"the body of {self.axis} has no loop over {self.inner}"
         if self.into in axes(kernel):
             yield f"axis {self.into} exists already"
-        yield from map(self._why_not_apart, loops)
-
-    def _why_not_apart(self, loop: Node) -> str:
-        block = loop.blocks[0]
-        found = _inner(block, self.inner)
-        if not found:
-            return ""
-        inner = found[0]
-        if any(map(is_memory, starts_of(inner))):
-            return f"the loop over {self.inner} carries memory, not values"
-        held = next((p for p in block.params[1:] if p in inner.vars), None)
-        if held is not None:
-            return f"the loop over {self.inner} depends on {held.attrs['name']}, which is carried"
-        whys = (why_too_long(value, extent_of(loop)) for value in results_of(inner))
-        return next(filter(None, whys), "")
+        yield from (why_not_kept(loop, i[0], results_of(i[0])) for loop, i in found if i)
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

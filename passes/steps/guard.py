@@ -7,38 +7,46 @@ addition, as in a scan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_store
+from stack.ir.traits import (
+    converts,
+    is_elementwise,
+    is_item,
+    is_load,
+    is_loop,
+    is_memory,
+    is_number,
+    is_store,
+    multiplies,
+)
+from stack.passes.positions.visibility import known_value
+from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.fill import filled_load, is_zero
+from stack.passes.steps.loops import bodies, is_constant
 from stack.passes.steps.online import is_online
 from stack.passes.steps.online_masks import guarded_states
 
 
 def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:
-    """Masks the body of a loop: iterations for which a test is false change nothing.
+    """Masks the body of a loop: iterations for which a test is false change nothing. `online` says
+    whether the loop is.
 
     They load 0 and store nothing. They add the identity of the reduction to a total or a state, so
     that it keeps its value: a load that nothing else reads loads the identity. Other carried values
     are kept by a `select`. What reads a running total reads the masked one.
-
-    Args:
-        edit: the rewrite that this is part of.
-        block: the body.
-        test: the condition.
-        online: whether the loop is online.
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}
     running = {} if online else running_totals(block)
     for loop in filter(is_loop, reversed(block.all_nodes)):  # outer ones first
-        starts = loop_parts(loop.args, loop.attrs)[1]
+        starts = starts_of(loop)
         mine = {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
         totals |= mine
         own = {} if is_online(loop) else running_totals(loop.blocks[0])
@@ -87,26 +95,15 @@ def _readers(block: Block) -> Mapping[Node, int]:
     return Counter(a for n in block.all_nodes for a in n.args)
 
 
-def why_no_totals(loop: Node) -> str:
-    """Returns why a loop carries other values than memory and totals (accumulators that iterations
-    only add to); "" if it carries nothing else.
+def why_no_totals(loop: Node, running: bool = False) -> str:
+    """Returns why a loop carries other values than memory and totals, or running totals if
+    `running`; "" if it carries nothing else.
 
-    No iteration reads a total, so that iterations can be reordered.
+    No iteration reads a total, so that iterations can be reordered. Running totals are read after
+    the addition, as in a scan.
     """
-    return _why_more(loop, is_total)
-
-
-def why_no_running(loop: Node) -> str:
-    """Returns why a loop carries other values than memory, totals and running totals (which
-    iterations read after adding, as in a scan); "" if it carries nothing else.
-    """
-    return _why_more(loop, is_running_total)
-
-
-def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> str:
-    """Returns why a loop carries more than memory and values for which `is_allowed` is true; "" if
-    it does not."""
     block = loop.blocks[0]
+    is_allowed = is_running_total if running else is_total
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_allowed(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
@@ -149,7 +146,7 @@ def _goes_on(held: Node, new: Node) -> bool:
     """True if `new` is the result of an inner loop that starts from `held`, a carried value of the
     outer loop."""
     loop = new.args[0] if is_item(new) else new
-    return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
+    return is_loop(loop) and held in starts_of(loop)
 
 
 def masked(node: Node, test: Node) -> Node:
@@ -171,14 +168,16 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node, readers: Mapping[Nod
     edit.locate(new, test)
     part = summand(held, new)
     if part is None:
-        return edit.made(new, "select", (test, new, held))
+        kept = make("select", (test, new, held))
+        return edit.note(new, kept)
     kind = KIND_OF[new.op]
-    if kind == "sum" and is_zero(part, test):
+    if kind == "sum" and _is_zero(part, test):
         return new
     none = identity(kind, part.dtype)
-    kept = filled_load(edit, part, test, none, readers)
+    kept = _filled_load(edit, part, test, none, readers)
     if kept is None:
-        kept = edit.made(new, "select", (test, part, constant(none, part.dtype)))
+        kept = make("select", (test, part, constant(none, part.dtype)))
+        edit.note(new, kept)
     return make(new.op, (held, kept))
 
 
@@ -192,3 +191,56 @@ def summand(held: Node, new: Node) -> Node | None:
     if second is held:
         first, second = second, first
     return second if first is held and held not in second.vars else None
+
+
+# ---- loads that give the identity of a reduction where a condition is false
+#
+# max(%m, select(lt(%r, 255), load(%p0, %r, lt(%r, 255), 0), -inf))
+# max(%m, load(%p0, %r, lt(%r, 255), -inf))                            the same, without a select
+
+
+def _is_zero(part: Node, test: Node) -> bool:
+    """True if a value is 0 wherever the condition `test` is false: it is a load that `test` masks,
+    or is computed from such loads and constants, and 0 for zeros.
+    """
+    if is_load(part):
+        _, mask, other = access_parts(part)
+        return test in conjuncts(mask) and other is not None and is_constant(other, 0)
+    read = [a for a in part.args if not is_number(a)] if is_elementwise(part) else []
+    is_kept = converts(part) or (multiplies(part) and not part.dtype.is_float)
+    if not (is_kept or known_value(part, dict.fromkeys(read, 0.0)) == 0):
+        return False
+    return bool(read) and all(_is_zero(a, test) for a in read)
+
+
+def _filled_load(
+    edit: Edit, part: Node, test: Node, none: float, readers: Mapping[Node, int]
+) -> Node | None:
+    """Returns a load, or the conversion of one to another float type, that gives `none` where the
+    condition `test` is false. None if the value is no such load, or if something else needs a 0.
+
+    Args:
+        edit: the rewrite that this is part of.
+        part: the value.
+        test: the condition, which is in the mask of the load.
+        none: the identity of the reduction that adds the value.
+        readers: the number of nodes in the loop that read a value.
+    """
+    if readers.get(part) != 1:
+        return None
+    if converts(part) and part.dtype.is_float and part.args[0].dtype.is_float:
+        loaded = _filled_load(edit, part.args[0], test, none, readers)
+        return None if loaded is None else edit.note(part, part.rebuilt([loaded]))
+    index, mask, other = access_parts(part) if is_load(part) else ([], None, None)
+    if test not in conjuncts(mask) or other is None or not is_constant(other, 0):
+        return None
+    assert mask is not None
+    nodes = (n for body in bodies(edit.kernel) for n in body.nodes)
+    if sum(is_load(n) and n.args[0] is part.args[0] for n in nodes) > 1:
+        return None  # loops whose tiles stay in registers need the same ones
+    # a condition of all stores may be false too: nothing that is computed then is stored
+    stores = [conjuncts(access_parts(n)[1]) for n in edit.block.all_nodes if is_store(n)]
+    if not all(c is test or all(c in store for store in stores) for c in conjuncts(mask)):
+        return None
+    fill = constant(none, part.dtype)
+    return edit.note(part, part.rebuilt([part.args[0], *index, mask, fill]))

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.forms import filled
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import along, loops_along, starts_of, stores_only, why_not_free
+from stack.passes.steps.loops import along, loops_along, stores_only, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
@@ -62,44 +63,44 @@ class Hold(Step, name="hold", only=Gpu):
         held: Tiles = {}
 
         def change(old: Node, loop: Node) -> list[Node]:
-            block = loop.blocks[0]
             count = extent_of(old) - self.turns
             turns, again = range(count, count + self.turns), place[old]
             # tiles are visible in the loops around the first loop only
             seen = held if order[again].around[: len(outside)] == outside else {}
             values: Sequence[Node] = starts_of(loop)
-            if not again:
-                values = _first(edit, old, block, values, count)
-                return _loaded(edit, old, block, values, turns, held)
-            if not stores_only(loop):
-                values = _first(edit, old, block, values, count)
-                return _reused(edit, block, values, turns, again, seen)
-            values = _reused(edit, block, values, turns, again, seen)
-            return _first(edit, old, block, values, count)
+            if again and stores_only(loop):
+                values = _reused(edit, loop, values, turns, again, seen)
+                return _first(edit, loop, values, count)
+            values = _first(edit, loop, values, count)
+            if again:
+                return _reused(edit, loop, values, turns, again, seen)
+            return _loaded(edit, loop, values, turns, held)
 
         return edit.change_loops(self.axis, change)
 
 
-def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: int) -> list[Node]:
-    """Builds a loop over the first `count` iterations of `old`. Returns its results; `values` if
+def _first(edit: Edit, loop: Node, values: Sequence[Node], count: int) -> list[Node]:
+    """Builds a loop over the first `count` iterations of a loop. Returns its results; `values` if
     there are no iterations.
     """
     if not count:
         return list(values)
+    block = loop.blocks[0]
     var, *held = block.params
     first = along(str(var.attrs["name"]), count, var)
     body = edit.body(block, {var: first}, (first, *held))
-    return results_of(make("loop", values, old.attrs, (body,)))
+    return results_of(make("loop", values, loop.attrs, (body,)))
 
 
 def _loaded(
-    edit: Edit, old: Node, block: Block, values: Sequence[Node], turns: range, held: Tiles
+    edit: Edit, loop: Node, values: Sequence[Node], turns: range, held: Tiles
 ) -> list[Node]:
     """Builds the iterations `turns` of the first loop so that they also return the tiles that they
     load, which `held` records. Returns the carried values after them.
 
     Each is a loop of one iteration: its tiles are not loaded before the loops before it end.
     """
+    block = loop.blocks[0]
     var, *carried = block.params
     loads = [n for n in block.nodes if is_load(n) and var in n.vars and n.tensor.rank]
     for turn in turns:
@@ -108,7 +109,7 @@ def _loaded(
         tiles = [Node("var", (), {"name": edit.names.own("held")}, s.type) for s in starts]
         results = edit.values([*block.results, *loads], {var: own})
         limits = [constant(turn, var.dtype), constant(turn + 1, var.dtype)]
-        attrs = {**old.attrs, "limited": True}
+        attrs = {**loop.attrs, "limited": True}
         body = Block((own, *carried, *tiles), results)
         made = results_of(make("loop", [*limits, *values, *starts], attrs, (body,)))
         values = made[: len(carried)]
@@ -118,20 +119,15 @@ def _loaded(
 
 
 def _reused(
-    edit: Edit, block: Block, values: Sequence[Node], turns: range, again: int, held: Tiles
+    edit: Edit, loop: Node, values: Sequence[Node], turns: range, again: int, held: Tiles
 ) -> list[Node]:
-    """Builds the iterations `turns` of a later loop, unrolled, with tiles in registers in place of
+    """Builds the iterations `turns` of a later loop, unrolled, with the tiles in `held` in place of
     their loads. Returns the carried values after them.
 
-    Args:
-        edit: the rewrite that this is part of.
-        block: the body of the loop.
-        values: the carried values before these iterations.
-        turns: the iterations.
-        again: the number of loops before that have used the same tiles. Each one converts tiles of
-            16-bit floats on its own, so that registers hold the narrow ones.
-        held: the tiles that the first loop has loaded.
+    `again`: the number of loops before that have used the same tiles. Each one converts tiles of
+    16-bit floats on its own, so that registers hold the narrow ones.
     """
+    block = loop.blocks[0]
     var, *carried = block.params
     loads = [n for n in block.nodes if is_load(n) and var in n.vars]
     for turn in turns:

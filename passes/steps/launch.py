@@ -19,9 +19,8 @@ from stack.ir.builder import constant, make
 from stack.ir.integers import Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
-from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
-from stack.passes.steps.access import parts_of, spread_along
+from stack.passes.steps.access import parts_of, positions, spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import axis_of
 from stack.passes.steps.step import Step
@@ -108,9 +107,8 @@ def _masked(node: Node) -> Node | None:
         first, extent = index[lead + axis], static(memory.shape[lead + axis])
         if not Integers().may_pass(first, size, extent):
             continue
-        steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (size,), "tile"))
-        end = constant(extent, first.dtype)
-        inside = make("lt", (make("add", (first, steps)), end))
+        place = make("add", (first, positions(first.dtype, size)))
+        inside = make("lt", (place, constant(extent, first.dtype)))
         test = make("and", (test, spread_along(inside, (axis,), tile)))
     attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
     if is_store(node):

@@ -9,18 +9,27 @@ from collections.abc import Callable, Sequence
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import held_like
+from stack.passes.steps.loops import axis_of, held_like
 from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import extent_of
 
 
-def why_too_long(value: Node, count: int) -> str:
-    """Returns why local memory has no room for a value of each of `count` iterations; "" if it has
-    room.
+def why_not_kept(loop: Node, inner: Node, values: Sequence[Node]) -> str:
+    """Returns why local memory cannot hold `values`, which a loop inside of `loop` carries, for all
+    iterations of `loop`; "" if it can.
     """
-    size = static(value.tensor.bytes) * count
+    axis = axis_of(inner)
+    if any(map(is_memory, starts_of(inner))):
+        return f"the loop over {axis} carries memory, not values"
+    held = next((p for p in loop.blocks[0].params[1:] if p in inner.vars), None)
+    if held is not None:
+        return f"the loop over {axis} depends on {held.attrs['name']}, which is carried"
+    size = extent_of(loop) * max((static(v.tensor.bytes) for v in values), default=0)
     most = LARGEST_LOCAL
     return f"{size} bytes of values; local memory has at most {most}" if size > most else ""
 
@@ -39,13 +48,8 @@ def stored(
     memories: Sequence[Node],
     values: Callable[[Sequence[Node]], Sequence[Node]],
 ) -> list[Node]:
-    """Builds a loop that stores a value in each memory. Returns the memories after it.
-
-    Args:
-        edit: the rewrite.
-        axis: the variable of the loop.
-        memories: the memories before the loop.
-        values: returns the value for each memory, from the memories in an iteration.
+    """Builds a loop over the variable `axis` that stores a value in each memory. Returns the
+    memories after it. `values` returns these values, from the memories in an iteration.
     """
     held = held_like(memories, edit.names)
     made = zip(held, values(held), strict=True)

@@ -15,12 +15,14 @@ from stack.ir.builder import make
 from stack.ir.equivalence import once_in
 from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_loop, is_memory, is_store, multiplies, repeats
 from stack.ir.types import holds_all
-from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along, tile_of
+from stack.passes.steps.access import positions
+from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loops import is_constant, is_serial, starts_of
+from stack.passes.steps.loops import is_constant, is_serial
 from stack.passes.tiling.frame import static
 
 
@@ -105,7 +107,7 @@ def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     if mask is not None or any(place.tensor.rank for place in index):
         return None
     places = [axis_along(place, [var]) for place in index]
-    known = tuple(p for p in places if p is not None and p.window is None)
+    known = tuple(p for p in places if p is not None and p.is_contiguous)
     moved = [i for i, place in enumerate(known) if place.over]
     is_block = len(known) == len(places) and len(moved) == 1 and moved[0] < len(known) - 1
     return (sums, known) if is_block else None
@@ -119,7 +121,7 @@ def _dot(loop: Node, row: Node | None) -> BlockDot | None:
     if product is None:
         return None
     (lanes,) = map(static, product.shape)
-    lane = make("iota", (), {"axis": 0}, hint=tile_of(depth[0].dtype, (lanes,)))
+    lane = positions(depth[0].dtype, lanes)
     variables = [*([row] if row is not None else []), lane, *depth]
     first, second = (_operand(f, variables, depth, lane) for f in product.args)
     if first is None or second is None:

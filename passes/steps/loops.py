@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stack.ir.builder import results_of
 from stack.ir.equivalence import once_in
-from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
 from stack.passes.tiling.loops import Names, extent_of
@@ -41,6 +41,11 @@ def loops_in(whole: Block) -> Sequence[NestedLoop]:
         found += [NestedLoop(loop, around) for loop in own]
         pending += [(loop.blocks[0], (*around, loop)) for loop in own]
     return found
+
+
+def bodies(kernel: Node) -> list[Block]:
+    """Returns the body of a kernel and those of all its loops, outer ones first."""
+    return [kernel.blocks[0], *(loop.blocks[0] for loop, _ in all_loops(kernel))]
 
 
 def loops_along(kernel: Node, axis: str) -> list[NestedLoop]:
@@ -159,11 +164,6 @@ def bound_to(loop: Node) -> str:
     """The kind of a loop, in the words of step `bind`."""
     kind = str(loop.attrs["kind"])
     return "cores" if kind == "parallel" else kind
-
-
-def starts_of(loop: Node) -> Sequence[Node]:
-    """Returns the initial values of all variables that a loop carries."""
-    return loop_parts(loop.args, loop.attrs)[1]
 
 
 def along(name: str, extent: int, like: Node) -> Node:

@@ -20,7 +20,6 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import (
     choice,
     divides,
-    is_contraction,
     is_exponential,
     is_loop,
     is_number,
@@ -30,7 +29,8 @@ from stack.ir.traits import (
     shows,
     signs,
 )
-from stack.passes.steps.online import State, states_of, total_of
+from stack.passes.steps.online import states_of, total_of
+from stack.passes.steps.online_masks import hidden_value
 
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
 UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
@@ -71,9 +71,7 @@ def assumed(block: Block) -> MaskAssumptions | None:
     floors: dict[Node, float] = {}
     for select in block.all_nodes if states else ():
         side = _filled(select)
-        if not side:
-            continue
-        found = _Hidden(block, states or [], select, _number(select.args[side])).floors()
+        found = _Hidden(block, select, _number(select.args[side])).maxima if side else {}
         if found:
             masks[select] = side
             for state, level in found.items():
@@ -103,92 +101,67 @@ class _Hidden:
     that a large negative mask hides.
 
     Attributes:
-        level: values that are at most such a number.
-        below: values that are at most this, if each maximum is above half of its level.
+        most: upper bounds of values, if each maximum is above half of what the element adds to it.
         zero: values that are 0 then.
-        maxima: maxima among the states, with the level of what they add.
+        maxima: the maxima among the states, each with the upper bound of what the element adds to
+            it. Empty if the element would contribute to another state.
     """
 
-    def __init__(self, block: Block, states: list[State], select: Node, fill: float) -> None:
-        self.states = states
-        self.new = {s.new: s for s in states}
-        self.level: dict[Node, float] = {select: fill}
-        self.below: dict[Node, float] = {}
-        self.zero: set[Node] = set()
+    def __init__(self, block: Block, select: Node, fill: float) -> None:
+        self.states = {s.new: s for s in states_of(block) or ()}
+        self.most: dict[Node, float] = {select: fill}
+        self.zero: dict[Node, float] = {}
         self.maxima: dict[Node, float] = {}
-        self._follow(block, select)
+        self._follow(block)
+        for new, state in self.states.items():
+            is_nothing = KIND_OF[new.op] == "sum" and state.part in self.zero
+            if new not in self.maxima and not is_nothing:
+                self.maxima = {}
+                return
 
-    def _follow(self, block: Block, select: Node) -> None:
+    def _follow(self, block: Block) -> None:
         for node in block.nodes:
-            if is_loop(node):
-                self._follow(node.blocks[0], select)
-            if node is not select:
-                self._visit(node)
+            for inner in node.blocks:
+                self._follow(inner)
+            state = self.states.get(node)
+            if state is not None and KIND_OF[node.op] == "max":
+                if state.part in self.most:
+                    self.maxima[node] = self.most[state.part]
+                continue
+            bound = None if node in self.most else self._bound(node)
+            if bound is not None:
+                self.most[node] = bound
+            elif self._is_zero(node):
+                self.zero[node] = 0.0
 
-    def _visit(self, node: Node) -> None:
-        args = node.args
-        if node in self.new and KIND_OF[node.op] == "max":
-            if self.new[node].part in self.level:
-                self.maxima[node] = self.level[self.new[node].part]
-        elif is_loop(node):
-            total = total_of(node)
-            if total is not None:
-                self._kept(node, total.part, KIND_OF[total.new.op])
-        elif shows(node) or is_reduction(node):
-            self._kept(node, args[0], node.attrs["kind"] if is_reduction(node) else "")
-        elif is_contraction(node):
-            if not self.zero.isdisjoint(args):
-                self.zero.add(node)
-        elif choice(node) is not None:
-            if all(a in self.zero or (is_number(a) and number(a) == 0) for a in args[1:]):
-                self.zero.add(node)
-            levels = [self.level.get(a, _number(a)) for a in args[1:]]
-            if max(levels) < UNDERFLOW:
-                self.level[node] = max(levels)
-        elif is_exponential(node):
-            if self.below.get(args[0], 0.0) <= UNDERFLOW:
-                self.zero.add(node)
-        elif len(args) == 2:
-            self._combine(node, *args)
+    def _is_zero(self, node: Node) -> bool:
+        if is_exponential(node):
+            return self.most.get(node.args[0], 0.0) <= UNDERFLOW
+        is_reached = node.blocks or not self.zero.keys().isdisjoint(node.args)
+        return bool(is_reached) and hidden_value(node, self.zero) == 0.0
 
-    def _kept(self, node: Node, source: Node, kind: str) -> None:
-        """Copies what is known of `source` at a hidden element to `node`: a view or conversion of
-        it, or its reduction `kind`. Upper bounds remain valid for a maximum, zeros for a sum."""
-        for found in (self.level, self.below):
-            if source in found and kind in ("", "max"):
-                found[node] = found[source]
-        if source in self.zero and kind in ("", "sum"):
-            self.zero.add(node)
-
-    def _combine(self, node: Node, a: Node, b: Node) -> None:
-        terms = signs(node)
-        is_scaled = multiplies(node) or divides(node)
-        if is_scaled and _is_positive(b):
-            factor = _number(b) if multiplies(node) else 1 / _number(b)
-            for found in (self.level, self.below):
-                if a in found:
-                    found[node] = found[a] * factor
-        elif terms == (1, -1) and a in self.level and _bound_of(b) in self.maxima:
-            self.below[node] = self.level[a] - self.maxima[_bound_of(b)] / 2
-        if terms and node not in self.below:
-            masked = [x for x, sign in zip((a, b), terms) if x in self.level and sign > 0]
-            if masked and self.level[masked[0]] <= ABSORBS:
-                self.level[node] = self.level[masked[0]]
-        if is_scaled and (a in self.zero or (multiplies(node) and b in self.zero)):
-            self.zero.add(node)
-        if terms and a in self.zero and b in self.zero:
-            self.zero.add(node)
-
-    def floors(self) -> dict[Node, float] | None:
-        """Returns for each maximum among the states the upper bound of what a hidden element adds
-        to it. None if a hidden element would contribute to another state."""
-        found: dict[Node, float] = {}
-        for state in self.states:
-            if state.new in self.maxima:
-                found[state.new] = self.maxima[state.new]
-            elif KIND_OF[state.new.op] != "sum" or state.part not in self.zero:
-                return None
-        return found
+    def _bound(self, node: Node) -> float | None:
+        """Returns the upper bound of a value that those of its operands set; None for no bound."""
+        total = total_of(node) if is_loop(node) else None
+        if total is not None:
+            return self.most.get(total.part) if KIND_OF[total.new.op] == "max" else None
+        if shows(node) or (is_reduction(node) and node.attrs["kind"] == "max"):
+            return self.most.get(node.args[0])
+        if choice(node) is not None:
+            level = max(self.most.get(a, _number(a)) for a in node.args[1:])
+            return level if level < UNDERFLOW else None
+        if len(node.args) != 2:
+            return None
+        (a, b), terms = node.args, signs(node)
+        if a in self.most and (multiplies(node) or divides(node)) and _is_positive(b):
+            return self.most[a] * (_number(b) if multiplies(node) else 1 / _number(b))
+        if a in self.most and terms == (1, -1) and _bound_of(b) in self.maxima:
+            return self.most[a] - self.maxima[_bound_of(b)] / 2
+        levels = (
+            self.most[x] for x, sign in zip((a, b), terms or ()) if x in self.most and sign > 0
+        )
+        level = next(levels, 0.0)
+        return level if level <= ABSORBS else None
 
 
 def _is_positive(node: Node) -> bool:

@@ -59,8 +59,11 @@ class Microkernel(LoopStep, name="microkernel", only=Cpu):
             return "rows are not contiguous along the reduction axis"
         if not isinstance(target, Cpu):
             return ""
-        found = [m for m in target.mmas((*dot.types, dot.dtype.name)) if m.divides(*dot.tile)]
-        return dot.why_not_by(self.instruction, found, target)
+        known = target.mmas((*dot.types, dot.dtype.name))
+        if any(m.name == self.instruction and m.divides(*dot.tile) for m in known):
+            return ""
+        shape, types = " x ".join(map(str, dot.tile)), " and ".join(dot.types)
+        return f"{target.name} has no {self.instruction} for {shape} products of {types}"
 
     def change(self, edit: Edit, loop: Node) -> Node:
         product = product_at(edit.block, loop)

@@ -17,7 +17,7 @@ from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, remade
 from stack.ir.equivalence import once_in
 from stack.ir.forms import filled
-from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import is_memory, multiplies, signs
@@ -139,7 +139,7 @@ def total_of(loop: Node) -> State | None:
     states = states_of(loop.blocks[0]) or []
     if len(states) != 1 or states[0].kept is not states[0].held:
         return None
-    return states[0] if is_none(loop_parts(loop.args, loop.attrs)[1][0], states[0].new.op) else None
+    return states[0] if is_none(starts_of(loop)[0], states[0].new.op) else None
 
 
 @once_in

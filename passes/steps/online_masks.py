@@ -57,7 +57,7 @@ def hides(block: Block, start: Node, fill: float) -> bool:
     if not states:
         return False
     known: dict[Node, float] = {start: fill}
-    follow(block, known, _value)
+    follow(block, known, hidden_value)
     return all(known.get(s.part) == identity(KIND_OF[s.new.op], s.new.dtype) for s in states)
 
 
@@ -72,7 +72,7 @@ def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
     return none if known.get(state.part) == none else None
 
 
-def _value(node: Node, known: Mapping[Node, float]) -> float | None:
+def hidden_value(node: Node, known: Mapping[Node, float]) -> float | None:
     """Returns the value of a node if the operands in `known` determine it for any finite values of
     the others; None if they do not.
     """
@@ -106,7 +106,7 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
         own = done[part]
         if alone is None:
             own = edit.locate(new, make("select", (test, own, identity_like(new))))
-        known[new] = edit.made(new, new.op, (done[kept], own))
+        known[new] = edit.note(new, make(new.op, (done[kept], own)))
     return [known[r] for r in block.results]
 
 

@@ -192,4 +192,4 @@ def _on_panel(product: BlockProduct, panel: Node) -> Node:
         *outer, last = map(static, rows.shape)
         rows = reshaped(rows, (*outer, last // product.group, product.group))
     names = [*product.row_names, *behind], [*product.contracted, product.lane, *behind]
-    return product.rebuilt(rows, panel, names)
+    return product.rebuilt(rows, panel, *names)

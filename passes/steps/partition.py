@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stack.ir.builder import constant, make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import choice, is_load
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import is_condition, place_of
-from stack.passes.steps.loops import along, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import along, loops_along, why_not_free
 from stack.passes.steps.simplify import substituted
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.unroll import MOST
@@ -79,7 +80,7 @@ def _parts(edit: Edit, loop: Node, ends: Sequence[int]) -> Iterator[tuple[Node, 
     the parts first, so that the time does not grow with the square of their number.
     """
     if len(ends) == 2:
-        yield loop, *ends
+        yield loop, ends[0], ends[1]
         return
     middle = len(ends) // 2
     (block,) = loop.blocks
@@ -94,15 +95,7 @@ def part_of(
     edit: Edit, loop: Node, begin: int, end: int, values: Sequence[Node], axis: str
 ) -> Node:
     """Builds the loop over the iterations from `begin` up to `end` of a loop, without the guards
-    that are constant in them.
-
-    Args:
-        edit: the rewrite.
-        loop: the loop.
-        begin: the first iteration.
-        end: the iteration after the last one.
-        values: the carried values before it.
-        axis: its axis.
+    that are constant in them. `values` are the carried values before it, `axis` is its axis.
     """
     var, *held = loop.blocks[0].params
     own = along(axis, end - begin, var)

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit, Visit
-from stack.passes.steps.loops import along, axes, axis_of, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import along, axes, axis_of, loops_along, why_not_free
 from stack.passes.steps.partition import part_of
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of

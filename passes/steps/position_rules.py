@@ -31,14 +31,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, make, remade
+from stack.ir.builder import Builder, constant, make, remade
 from stack.ir.forms import filled
 from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node, topological
 from stack.ir.traits import choice, is_loop, is_number, number, repeated, repeats
 from stack.passes.steps.intervals import WHOLE, grows, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import State, identity_like, in_order, is_none, states_of
+from stack.passes.tiling.single_ops import is_best_or_nan
 
 
 class _Position(NamedTuple):
@@ -63,7 +65,7 @@ def first_positions(loop: Node) -> Node | None:
         return None
     block = loop.blocks[0]
     states = states_of(block) or []
-    starts = dict(zip(block.params[1:], loop_parts(loop.args, loop.attrs)[1], strict=True))
+    starts = dict(zip(block.params[1:], starts_of(loop), strict=True))
     found: dict[Node, Node] = {}
     for state in states:
         made = _update(state, states, starts, block.params[0])
@@ -83,7 +85,7 @@ def _update(
     kept, own = choice(state.kept), _position(state)
     if not (_begins_empty(state, starts, "min") and kept and own and kept.yes is state.held):
         return None
-    best = next((s for s in states if kept.test is _is_best(s.held, s.new)), None)
+    best = next((s for s in states if kept.test is is_best_or_nan(Builder(), s.held, s.new)), None)
     if best is None or best.kept is not best.held:
         return None
     is_known = _begins_empty(best, starts, "max") or _begins_empty(best, starts, "min")
@@ -94,7 +96,7 @@ def _update(
             return None
         value = picked.yes
     same_end = kept.no is own.end and _is_inside(own)
-    if not (is_known and same_end and own.is_best is _is_best(value, best.new)):
+    if not (is_known and same_end and own.is_best is is_best_or_nan(Builder(), value, best.new)):
         return None
     if not grows(own.here, axis):
         return None
@@ -114,12 +116,6 @@ def _begins_empty(state: State, starts: Mapping[Node, Node], kind: str) -> bool:
     """True if a state is the minimum or maximum of what the iterations contribute."""
     op = state.new.op
     return KIND_OF[op] == kind and is_none(starts[state.held], op)
-
-
-def _is_best(value: Node, best: Node) -> Node:
-    """Returns the condition that a value is the best one, or nan."""
-    same = make("eq", (value, best))
-    return make("or", (same, make("ne", (value, value)))) if value.dtype.is_float else same
 
 
 def _is_inside(own: _Position) -> bool:

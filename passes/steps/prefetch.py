@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.traits import behind, is_load, is_store, unconverted
-from stack.passes.steps.block_slices import slice_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_serial, why_no_memory
-from stack.passes.steps.panels import PAIR, BlockProduct, block_products, names_of_memory
+from stack.passes.steps.panels import PAIR, BlockProduct, block_products, names_of_memory, slice_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static
@@ -67,7 +66,6 @@ class Prefetch(Step, name="prefetch", only=Cpu):
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
         (product,) = block_products(kernel)
-        sides = product.row_names, product.panel_names
         if names_of_memory(kernel)(_source(product.rows)) == self.memory:
             attrs = {**product.dot.attrs, "ahead": static(product.dot.shape[0])}
             made = product.dot.rebuilt(attrs=attrs)
@@ -76,7 +74,7 @@ class Prefetch(Step, name="prefetch", only=Cpu):
             tiles = [loop.blocks[0].params[0] for loop in product.tiles]
             b = Builder()
             panel = b.fetch(product.panel, slice_of(b, later, tiles))
-            made = product.rebuilt(product.rows, panel, sides)
+            made = product.rebuilt(product.rows, panel)
         return edit.mapped(lambda n: made if n is product.dot else None)
 
 

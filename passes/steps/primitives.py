@@ -33,8 +33,9 @@ from stack.passes.steps.split import Split as Split
 from stack.passes.steps.stage import Stage as Stage
 from stack.passes.steps.stage_mem import StageMem as StageMem
 from stack.passes.steps.step import IllegalStep as IllegalStep
+from stack.passes.steps.step import LoweredKernel as LoweredKernel
+from stack.passes.steps.step import Shown as Shown
 from stack.passes.steps.step import Step as Step
-from stack.passes.steps.step import applied as applied
 from stack.passes.steps.step import parse_steps as parse_steps
 from stack.passes.steps.step import run_steps as run_steps
 from stack.passes.steps.tensorize import Tensorize as Tensorize

@@ -24,11 +24,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
-from stack.passes.steps.loops import held_like, inner_loop, loops_along, starts_of, why_no_nest
+from stack.passes.steps.loops import held_like, inner_loop, loops_along, why_no_nest
 from stack.passes.steps.online import is_online, states_of
 from stack.passes.steps.step import LoopStep
 from stack.target import Target

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
-from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target

@@ -53,8 +53,8 @@ from stack.ir.traits import (
     repeats,
     signs,
 )
-from stack.ir.types import F32, TensorType
-from stack.passes.steps.access import spread_along
+from stack.ir.types import F32
+from stack.passes.steps.access import positions, spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
@@ -183,8 +183,7 @@ def _positions(node: Node) -> Node | None:
     steps: Node | None = None
     for term in own:
         axis = int(term.attrs["axis"])
-        hint = TensorType(term.dtype, (shape[axis],), "tile")
-        one = make("iota", (), {"axis": 0}, hint=hint)
+        one = positions(term.dtype, shape[axis])
         one = make("mul", (one, constant(place.terms[term], one.dtype)))
         one = spread_along(converted(one, node.dtype), (axis,), shape)
         steps = one if steps is None else make("add", (steps, one))

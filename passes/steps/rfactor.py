@@ -24,14 +24,15 @@ from typing import NamedTuple
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
 from stack.ir.forms import filled
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_memory, is_reduction
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
-from stack.passes.steps.loops import loops_along, starts_of, why_not_free
-from stack.passes.steps.online import RescaledSum, State, is_none, is_online, scaled, states_of
+from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.online import RescaledSum, is_none, is_online, scaled, states_of
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.frame import static
 from stack.target import Target
@@ -67,39 +68,34 @@ class _Sum(NamedTuple):
     part: Node
     kept: RescaledSum = RescaledSum()
 
+    def stays(self, start: Node, op: str) -> bool:
+        """True if the loop still carries a scalar sum beside the tile of partial sums: for an
+        addend, or for an initial value that is rescaled and is not the identity."""
+        factor, addend = self.kept
+        return addend is not None or (factor is not None and not is_none(start, op))
+
 
 def _sums(loop: Node) -> list[_Sum | None]:
     """Returns for each value that a loop carries how it is summed; None for those that a tile of
     partial sums cannot replace.
     """
     block = loop.blocks[0]
-    carried = list(zip(block.params[1:], block.results, strict=True))
-    if not is_online(loop):
-        parts = [_lanes(held, result) for held, result in carried]
-        return [None if part is None else _Sum(part) for part in parts]
-    known = {s.held: _rescaled(block, s) for s in states_of(block) or ()}
-    return [known.get(held) for held, _ in carried]
+    known: dict[Node, _Sum] = {}
+    for state in (states_of(block) or ()) if is_online(loop) else ():
+        if (kept := scaled(block, state)) is not None and _reduces(state.part, state.new):
+            known[state.held] = _Sum(state.part, kept)
+    for held, new in () if is_online(loop) else zip(block.params[1:], block.results, strict=True):
+        part = None if is_memory(held) else summand(held, new)
+        if part is not None and _reduces(part, new):
+            known[held] = _Sum(part)
+    return [known.get(held) for held in block.params[1:]]
 
 
-def _rescaled(block: Block, state: State) -> _Sum | None:
-    """Returns how a state of an online loop is summed; None if a tile of partial sums cannot
-    replace it.
-    """
-    part = state.part
-    found = scaled(block, state)
-    if found is None or not is_reduction(part) or part.attrs["kind"] != "sum":
-        return None
-    return _Sum(part, found) if state.held.tensor.rank == part.tensor.rank else None
-
-
-def _lanes(held: Node, result: Node) -> Node | None:
-    """Returns the reduction of a tile that an iteration adds to the carried value `held`; None if
-    it updates `held` in another way.
-    """
-    part = None if is_memory(held) else summand(held, result)
-    if part is None or not is_reduction(part) or held.tensor.rank != part.tensor.rank:
-        return None
-    return part if part.attrs["kind"] == KIND_OF[result.op] else None
+def _reduces(part: Node, total: Node) -> bool:
+    """True if what an iteration adds to a total is the reduction of a tile, of the same kind."""
+    if not is_reduction(part) or total.tensor.rank != part.tensor.rank:
+        return False
+    return part.attrs["kind"] == KIND_OF[total.op]
 
 
 def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node]:
@@ -113,7 +109,7 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
     results: list[Node] = []
     carried = list(zip(held, block.results, starts_of(loop), parts, strict=True))
     for variable, result, start, total in carried:
-        if total is None or _stays(total, start, result.op):
+        if total is None or total.stays(start, result.op):
             inside.append(variable)
             starts.append(start)
             results.append(result if total is None else _alone(edit, result, variable, total))
@@ -129,18 +125,11 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
         if total is None:
             totals.append(next(found))
             continue
-        first = next(found) if _stays(total, start, result.op) else start
+        first = next(found) if total.stays(start, result.op) else start
         whole = make("reduce", (next(found),), total.part.attrs)
         is_empty = is_none(first, result.op)
         totals.append(edit.note(loop, whole if is_empty else make(result.op, (first, whole))))
     return totals
-
-
-def _stays(total: _Sum, start: Node, op: str) -> bool:
-    """True if the loop still carries a scalar sum beside the tile of partial sums: for an addend,
-    or for an initial value that is rescaled and is not the identity."""
-    factor, addend = total.kept
-    return addend is not None or (factor is not None and not is_none(start, op))
 
 
 def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:

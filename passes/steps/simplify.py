@@ -22,14 +22,10 @@ from stack.passes.steps.intervals import WHOLE, Ranges, held, is_condition
 def substituted(
     edit: Edit, roots: Sequence[Node], known: Mapping[Node, Node], ranges: Ranges = WHOLE
 ) -> list[Node]:
-    """Rebuilds some values with nodes replaced, and removes guards (conditions on loop variables)
-    that become constant.
+    """Rebuilds some values with the nodes in `known` replaced, and removes guards (conditions on
+    loop variables) that become constant.
 
-    Args:
-        edit: the rewrite that this is part of.
-        roots: the values.
-        known: the replacements.
-        ranges: the iterations that run, for variables that do not run over their whole extent.
+    `ranges`: the iterations that run, for variables that do not run over their whole extent.
     """
     return _Substitution(edit, known, ranges).all(roots)
 

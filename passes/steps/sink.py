@@ -26,14 +26,14 @@ from dataclasses import dataclass
 
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.local_values import loaded, memory_for, stored, why_too_long
-from stack.passes.steps.loops import along, axis_of, held_like, loops_along, starts_of, why_not_free
+from stack.passes.steps.local_values import loaded, memory_for, stored, why_not_kept
+from stack.passes.steps.loops import along, axis_of, held_like, loops_along, why_not_free
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu, Target
 
 
@@ -63,22 +63,14 @@ class Sink(Step, name="sink", only=Cpu):
         yield from map(self._why_not, found)
 
     def _why_not(self, loop: Node) -> str:
-        held = loop.blocks[0].params[1:]
         for inner in _loops(loop, self.inner):
             if inner.attrs["kind"] not in ("serial", "branch"):
                 return f"axis {self.inner} is bound"
-            if any(loop.blocks[0].params[0] in limit.vars for limit in _limits(inner)):
+            limits, _ = loop_parts(inner.args, inner.attrs)
+            if any(loop.blocks[0].params[0] in limit.vars for limit in limits):
                 return f"the trip count of the loop over {self.inner} depends on {self.axis}"
-            if any(map(is_memory, starts_of(inner))):
-                return f"the loop over {self.inner} carries memory, not values"
-            read = next((p for p in held if p in inner.vars), None)
-            if read is not None:
-                return (
-                    f"the loop over {self.inner} depends on {read.attrs['name']}, which is carried"
-                )
-            for variable in _varying(inner, loop.blocks[0].params[0]):
-                if why := why_too_long(variable, extent_of(loop)):
-                    return why
+            if why := why_not_kept(loop, inner, _varying(inner, loop.blocks[0].params[0])):
+                return why
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -109,14 +101,6 @@ def _loops(loop: Node, axis: str) -> list[Node]:
     return [n for n in inner if _varying(n, block.params[0])]
 
 
-def _limits(loop: Node) -> Sequence[Node]:
-    """Returns the first iteration of a loop with limits, and the one past the last.
-
-    Empty for a loop over its whole extent.
-    """
-    return loop_parts(loop.args, loop.attrs)[0]
-
-
 def _varying(loop: Node, var: Node) -> list[Node]:
     """Returns the carried variables of `loop` whose values depend on `var`, the variable of another
     loop.
@@ -144,7 +128,8 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
     place = along(into, int(axis.attrs["extent"]), axis) if into else axis
     var, *params = inner.blocks[0].params
     varying = _varying(inner, axis)
-    start_of = dict(zip(params, starts_of(inner), strict=True))
+    limits, initial = loop_parts(inner.args, inner.attrs)
+    start_of = dict(zip(params, initial, strict=True))
     result_of = dict(zip(params, inner.blocks[0].results, strict=True))
     memories = [memory_for(edit, v, axis, "held", around) for v in varying]
     full = _filled(edit, axis, memories, [start_of[v] for v in varying])
@@ -158,7 +143,7 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
     own = {v: v for v in params} | dict(zip(varying, held, strict=True))
     results = {**result_of, **dict(zip(varying, stored(edit, place, held, step), strict=True))}
     body = Block((var, *(own[v] for v in params)), [results[v] for v in params])
-    args = [*_limits(inner), *(starts[v] for v in params)]
+    args = [*limits, *(starts[v] for v in params)]
     attrs = dict(inner.attrs)
     if is_online(inner) and all(map(is_memory, body.params[1:])):
         del attrs["online"]  # it carries no state any more

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop
+from stack.passes.steps.access import conjunction
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import split_points
-from stack.passes.steps.loops import axis_of, held_like, loops_along, why_not_free
+from stack.passes.steps.loops import along, axis_of, held_like, loops_along, why_not_free
 from stack.passes.steps.simplify import substituted
 from stack.passes.steps.step import Step
 from stack.passes.steps.unroll import why_too_many
@@ -63,17 +64,13 @@ class Specialize(Step, name="specialize"):
 
         def change(_: Node, loop: Node) -> Node:
             block = loop.blocks[0]
-            mine = [v for v in variables if v is block.params[0] or v in _needed(block)]
+            needed = {block.params[0], *(v for r in block.results for v in r.vars)}
+            mine = [v for v in variables if v in needed]
             # loops over one axis may have different extents, after `partition` or `peel`
             own = [p for p in points if mine and p < int(mine[0].attrs["extent"])]
             return loop.rebuilt(blocks=[_in_ranges(edit, block, mine[0], own)]) if own else loop
 
         return edit.change_loops(self.at or self.axis, change)
-
-
-def _needed(block: Block) -> set[Node]:
-    """Returns the loop variables that the nodes of a block depend on."""
-    return {v for r in block.results for v in r.vars}
 
 
 def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Block:
@@ -92,10 +89,10 @@ def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Bl
     for begin, end in zip([0, *points], [*points, extent], strict=True):
         tests = [make("ge", (var, constant(begin, var.dtype)))] if begin else []
         tests += [make("lt", (var, constant(end, var.dtype)))] if end < extent else []
-        test = tests[0] if len(tests) == 1 else make("and", tests)
+        test = conjunction(tests)
+        assert test is not None, "there are several ranges"
         zero, one = constant(0, var.dtype), constant(1, var.dtype)
-        name = edit.names.own(f"{var.attrs['name']}.is")
-        once = Node("var", (), {"name": name, "extent": 1}, var.type)
+        once = along(edit.names.own(f"{var.attrs['name']}.is"), 1, var)
         own = held_like(held, edit.names)
         # indices depend on the inner variable, so that no load is hoisted out of its guard
         known = {var: make("add", (var, once)), **fixed, **dict(zip(held, own, strict=True))}

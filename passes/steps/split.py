@@ -31,7 +31,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_not_repeated
-from stack.passes.steps.edit import Edit
+from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.guard import guarded
 from stack.passes.steps.loops import (
     along,
@@ -49,6 +49,7 @@ from stack.target import Target
 
 TAILS = ("mask", "front", "peel", "overlap")
 MASKED = ("mask", "front")
+DIGITS = ("div", "rem")
 
 
 @dataclass(frozen=True)
@@ -98,76 +99,65 @@ class Split(LoopStep, name="split"):
 
     def change(self, edit: Edit, loop: Node) -> Node:
         extent = extent_of(loop)
-        if self.tail == "peel" and extent > self.block and extent % self.block:
-            whole = extent - extent % self.block
-            made = _Cut(self, loop, whole, edit).loop(0, loop.args)
-            rest = _Cut(self, loop, extent - whole, edit)
-            return rest.loop(whole, results_of(made))
-        return _Cut(self, loop, extent, edit).loop(0, loop.args)
+        whole = extent - extent % self.block
+        if self.tail != "peel" or whole in (0, extent):
+            return self._tiled(edit, loop, 0, extent, loop.args)
+        made = self._tiled(edit, loop, 0, whole, loop.args)
+        return self._tiled(edit, loop, whole, extent - whole, results_of(made))
 
-
-class _Cut:
-    """Builds the outer and inner loop that replace a loop, or a range of its iterations."""
-
-    def __init__(self, step: Split, old: Node, extent: int, edit: Edit) -> None:
-        self.step, self.block, self.extent, self.edit = step, old.blocks[0], extent, edit
-        self.attrs = serial_like(old)
-        self.is_online = is_online(old)
-
-    def loop(self, first: int, start: Sequence[Node]) -> Node:
-        """Builds the loops over blocks and inside a block, from iteration `first` of the old loop
-        on, with the initial carried values `start`.
+    def _tiled(
+        self, edit: Edit, loop: Node, first: int, extent: int, start: Sequence[Node]
+    ) -> Node:
+        """Builds the loops over blocks and inside a block that replace `extent` iterations of a
+        loop from `first` on, with the initial carried values `start`.
         """
-        step, (var, *held) = self.step, self.block.params
-        count = -(-self.extent // step.block)
+        attrs, (var, *held) = serial_like(loop), loop.blocks[0].params
+        count = -(-extent // self.block)
         # a masked block keeps its size even if the extent is smaller
-        width = step.block if step.tail in MASKED else min(step.block, self.extent)
-        outer, inner = along(step.outer, count, var), along(step.inner, width, var)
-        place = inner
-        is_partial = count * width > self.extent
+        width = self.block if self.tail in MASKED else min(self.block, extent)
+        outer, inner = along(self.outer, count, var), along(self.inner, width, var)
+        place, masked = inner, count * width - extent
         if count > 1:
             begin = make("mul", (outer, constant(width, var.dtype)))
-            if is_partial and step.tail == "overlap":
-                begin = make("min", (begin, constant(self.extent - width, var.dtype)))
+            if masked and self.tail == "overlap":
+                begin = make("min", (begin, constant(extent - width, var.dtype)))
             place = make("add", (begin, inner))
         if first:
             place = make("add", (place, constant(first, var.dtype)))
-        test, masked = None, count * width - self.extent
-        if masked and step.tail == "front":
+        test = None
+        if masked and self.tail == "front":
             left = make("sub", (constant(count * width - 1, var.dtype), place))
-            test = make("lt", (left, constant(self.extent, var.dtype)))
+            test = make("lt", (left, constant(extent, var.dtype)))
             place = make("sub", (place, constant(masked, var.dtype)))
-        elif masked and step.tail == "mask":
-            test = make("lt", (place, constant(first + self.extent, var.dtype)))
-        body = self.edit.body(self.block, {var: place}, (inner, *held))
-        body = self._whole_digits(body, inner, width)
+        elif masked and self.tail == "mask":
+            test = make("lt", (place, constant(first + extent, var.dtype)))
+        body = edit.body(loop.blocks[0], {var: place}, (inner, *held))
+        if any(n.op in DIGITS and n.dtype == inner.dtype for n in loop.blocks[0].all_nodes):
+            body = edit.rewritten(body, _whole_digits(inner, width))
         if test is not None:
-            body = guarded(self.edit, body, test, self.is_online)
+            body = guarded(edit, body, test, is_online(loop))
         if count == 1:
-            return make("loop", start, self.attrs, (body,))
-        around = held_like(held, self.edit.names)
-        made = make("loop", around, self.attrs, (body,))
-        whole = Block((outer, *around), results_of(made))
-        return make("loop", start, self.attrs, (whole,))
+            return make("loop", start, attrs, (body,))
+        around = held_like(held, edit.names)
+        made = make("loop", around, attrs, (body,))
+        return make("loop", start, attrs, (Block((outer, *around), results_of(made)),))
 
-    def _whole_digits(self, body: Block, inner: Node, width: int) -> Block:
-        """Simplifies integer divisions in the body whose quotient is the same for all iterations of
-        a block.
 
-        If the block size divides n and `first`, `(first + inner) / n` becomes `first / n`, and
-        the remainder becomes that of `first`, plus `inner`.
-        """
-        digits = ("div", "rem")
-        if not any(n.op in digits and n.dtype == inner.dtype for n in self.block.all_nodes):
-            return body
+def _whole_digits(inner: Node, width: int) -> Visit:
+    """Returns a rewrite, for `Edit`, of integer divisions whose quotient is the same for all
+    iterations of a block.
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            if old.op in digits and old.dtype == inner.dtype and is_number(args[1]):
-                first = start_along(args[0], inner)
-                is_whole = not old.tensor.rank and number(args[1]) % width == 0
-                if first is not None and is_whole and Integers().divisor(first) % width == 0:
-                    made = make(old.op, (first, args[1]))
-                    return made if old.op == "div" else make("add", (made, inner))
-            return old.rebuilt(args, blocks=blocks)
+    If the block size divides n and `first`, `(first + inner) / n` becomes `first / n`, and the
+    remainder becomes that of `first`, plus `inner`.
+    """
 
-        return self.edit.rewritten(body, visit)
+    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+        if old.op in DIGITS and old.dtype == inner.dtype and is_number(args[1]):
+            first = start_along(args[0], inner)
+            is_whole = not old.tensor.rank and number(args[1]) % width == 0
+            if first is not None and is_whole and Integers().divisor(first) % width == 0:
+                made = make(old.op, (first, args[1]))
+                return made if old.op == "div" else make("add", (made, inner))
+        return old.rebuilt(args, blocks=blocks)
+
+    return visit

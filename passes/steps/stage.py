@@ -28,12 +28,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import make, results_of
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.local_values import loaded, memory_for, slot
-from stack.passes.steps.loops import all_loops, axis_of, is_serial, starts_of
+from stack.passes.steps.loops import axis_of, bodies, is_serial
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target
 
@@ -66,8 +67,7 @@ class Stage(Step, name="stage", only=Cpu):
             return
         if not all(map(is_serial, home.loops)):
             yield f"a loop that computes {self.value} is bound: stage it before"
-        around = next(around for loop, around in all_loops(kernel) if loop in home.loops)
-        known = {home.axis, *(loop.blocks[0].params[0] for loop in around)}
+        known = {home.axis, *(loop.blocks[0].params[0] for loop in home.around)}
         extra = [v for v in value.vars if "extent" in v.attrs and v not in known]
         if extra:
             yield f"{self.value} also depends on {extra[0].attrs['name']}"
@@ -78,14 +78,11 @@ class Stage(Step, name="stage", only=Cpu):
         home = _home(kernel.blocks[0], value)
         assert home is not None
         memory = memory_for(edit, value, home.axis, "keep")
-
-        def rebuilt(block: Block) -> Block:
-            if block is home.block:
-                return edit.body(block, _kept(edit, value, memory, home))
-            (loop,) = (n for n in block.nodes if _contains(n, home.block))
-            return edit.body(block, {loop: loop.rebuilt(blocks=[rebuilt(loop.blocks[0])])})
-
-        return edit.finished(rebuilt(edit.block).results)
+        made = edit.body(home.block, _kept(edit, value, memory, home))
+        outer = [edit.block, *(loop.blocks[0] for loop in home.around)]
+        for block, loop in reversed([*zip(outer, home.around)]):
+            made = edit.body(block, {loop: loop.rebuilt(blocks=[made])})
+        return edit.finished(made.results)
 
 
 def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool]) -> list[Node]:
@@ -99,7 +96,7 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
             search stops at such a value: its operands are not returned.
     """
     found: dict[Node, None] = {}
-    for block in _blocks(kernel.blocks[0]):
+    for block in bodies(kernel):
         along = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
         seen: set[Node] = set()
         for loop in along:
@@ -120,31 +117,20 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
     return list(found)
 
 
-def _blocks(block: Block) -> Iterator[Block]:
-    """Yields a block and all blocks nested in it."""
-    yield block
-    for node in block.nodes:
-        for inner in node.blocks:
-            yield from _blocks(inner)
-
-
-def _contains(loop: Node, block: Block) -> bool:
-    """True if `block` is the body of a loop, or is nested in it."""
-    return any(b is block or any(_contains(n, block) for n in b.nodes) for b in loop.blocks)
-
-
 class _Storage(NamedTuple):
     """Describes how a value that several loops compute is stored in local memory: in which block,
     and which loops store and load it.
 
     Attributes:
         block: the block.
+        around: the loops around the block, outermost first.
         axis: the variable of the loops that compute the value.
         first: the loop of the block that stores it; None if it needs a loop of its own.
         others: the loops of the block that load it, or in which it is loaded.
     """
 
     block: Block
+    around: tuple[Node, ...]
     axis: Node
     first: Node | None
     others: list[Node]
@@ -155,9 +141,9 @@ class _Storage(NamedTuple):
         return [*([] if self.first is None else [self.first]), *self.others]
 
 
-def _home(block: Block, value: Node) -> _Storage | None:
+def _home(block: Block, value: Node, around: tuple[Node, ...] = ()) -> _Storage | None:
     """Finds the outermost block in which a value can be stored for several loops; None if there is
-    none."""
+    none. `around`: the loops around the block."""
     loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
     along = [(n, axis) for n in loops if (axis := _axis(n, value)) is not None]
     if along:
@@ -167,8 +153,8 @@ def _home(block: Block, value: Node) -> _Storage | None:
         if len(direct) > 1 or len(users) > len(direct):
             before = set(topological(direct[:1]))
             first = direct[0] if direct and before.isdisjoint(set(users) - {direct[0]}) else None
-            return _Storage(block, axis, first, [n for n in users if n is not first])
-    inner = (_home(b, value) for n in block.nodes for b in n.blocks)
+            return _Storage(block, around, axis, first, [n for n in users if n is not first])
+    inner = (_home(b, value, (*around, n)) for n in block.nodes for b in n.blocks)
     return next((found for found in inner if found is not None), None)
 
 

@@ -31,13 +31,14 @@ from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
 from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeated
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
+from stack.passes.steps.access import tile_type
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import loops_along, starts_of, why_no_memory, why_not_free
+from stack.passes.steps.loops import loops_along, why_no_memory, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Target
@@ -49,9 +50,6 @@ class StridedAccess(NamedTuple):
 
     Attributes:
         node: the load or the store.
-        is_read: whether it is a load.
-        dtype: of the memory.
-        rank: of the memory.
         line: the variable of the loop.
         lane: the variable of the inner loop, or the number of each lane of a vector.
         axis: the axis of the memory that the inner loop indexes.
@@ -60,14 +58,26 @@ class StridedAccess(NamedTuple):
     """
 
     node: Node
-    is_read: bool
-    dtype: DType
-    rank: int
     line: Node
     lane: Node
     axis: int
     along: int
     corner: tuple[Node, ...]
+
+    @property
+    def is_read(self) -> bool:
+        """True for a load."""
+        return is_load(self.node)
+
+    @property
+    def memory(self) -> TensorType:
+        """The type of the memory."""
+        return self.node.args[0].tensor
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the memory."""
+        return self.memory.dtype
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -97,7 +107,7 @@ class StridedAccess(NamedTuple):
         """Returns how many elements the axes of the memory between the two indexed ones have
         together; 1 if the two are adjacent."""
         first, last = sorted((self.along, self.axis))
-        return prod(map(static, self.node.args[0].shape[first + 1 : last]))
+        return prod(map(static, self.memory.shape[first + 1 : last]))
 
     def local(self, dtype: DType) -> TensorType:
         """Returns the type of the local memory: one line for each iteration of the outer loop."""
@@ -107,8 +117,8 @@ class StridedAccess(NamedTuple):
     def block(self) -> TensorType:
         """The type of the block that both loops access, with axes in the order of the memory."""
         sizes = {self.along: self.shape[0], self.axis: self.shape[1]}
-        shape = tuple(sizes.get(axis, 1) for axis in range(min(sizes), self.rank))
-        return TensorType(self.dtype, shape, "tile")
+        shape = tuple(sizes.get(axis, 1) for axis in range(min(sizes), self.memory.rank))
+        return tile_type(self.dtype, shape)
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,7 @@ class StageMem(Step, name="stage_mem", only=Cpu):
                 f"no unmasked access to {self.memory} has unit stride along {self.axis} and along"
                 " one inner loop"
             )
-        size = max(lines * lanes * a.dtype.bytes for a in known for lines, lanes in [a.shape])
+        size = max(prod(a.shape) * a.dtype.bytes for a in known)
         if size > LARGEST_LOCAL:
             yield f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
 
@@ -213,7 +223,7 @@ def strided_accesses(kernel: Node, axis: str) -> dict[str, StridedAccess]:
         for node in loop.blocks[0].all_nodes:
             if is_load(node) or is_store(node):
                 access = _strided(loop, node, masked=True)
-                if access is not None and access.along == access.rank - 1:
+                if access is not None and access.along == access.memory.rank - 1:
                     found[str(held(node.args[0]).attrs["name"])] = access
     return found
 
@@ -246,10 +256,7 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
     known = tuple(c for c in corner if c is not None and inside.isdisjoint(c.vars))
     if len(known) < len(corner):
         return None
-    memory = node.args[0].tensor
-    return StridedAccess(
-        node, is_load(node), memory.dtype, memory.rank, line, lane, axis, along, known
-    )
+    return StridedAccess(node, line, lane, axis, along, known)
 
 
 @once_in
@@ -276,39 +283,31 @@ def _from_copies(
     copies: dict[tuple[Node | int, ...], Node],
     dtype: DType | None,
 ) -> dict[Node, Node]:
-    """Builds local copies of blocks of memory. Returns loads from them that replace the loads in
-    `reads`.
+    """Builds local copies of blocks of memory, for a loop with the body `block`. Returns loads from
+    them that replace the loads in `reads`, or what converts these to `dtype`.
 
-    Args:
-        edit: the rewrite.
-        block: the body of the loop.
-        reads: the loads.
-        copies: the copies that other loops read, by memory, loops, their axes and corner.
-        dtype: the element type to which all loads are converted; None if they stay as they are.
+    `copies`: those that other loops read, by memory, loops, their axes and corner.
     """
     known: dict[Node, Node] = {}
     for node, access in reads.items():
         axes = access.along, access.axis  # x and its transpose have one corner
         key = node.args[0], access.line, access.lane, *axes, *access.corner
         if key not in copies:
-            copy = _copy(edit, node.args[0], access, dtype or access.dtype)
-            copies[key] = edit.locate(node, copy)
-        hint = node.tensor.with_dtype(dtype or access.dtype)
+            copies[key] = edit.locate(node, _copy(edit, access, dtype or node.dtype))
+        hint = node.tensor.with_dtype(dtype or node.dtype)
         load = make("load", (copies[key], *access.place), hint=hint)
         users = [n for n in block.all_nodes if node in n.args] if dtype is not None else [node]
         known.update((user, edit.note(user, load)) for user in users)
     return known
 
 
-def _copy(edit: Edit, source: Node, access: StridedAccess, dtype: DType) -> Node:
+def _copy(edit: Edit, access: StridedAccess, dtype: DType) -> Node:
     """Builds local memory that contains the block which `access` covers."""
     memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(dtype))
-    block = make("load", (source, *access.corner), hint=access.block)
-    lines, lanes = access.shape
-    shape = (lanes, lines) if access.is_transposed else (lines, lanes)
-    block = reshaped(block, shape)
+    block = make("load", (access.node.args[0], *access.corner), hint=access.block)
     if access.is_transposed:
-        block = make("transpose", (block,), {"perm": (1, 0)})
+        block = make("transpose", (reshaped(block, access.shape[::-1]),), {"perm": (1, 0)})
+    block = reshaped(block, access.shape)
     zero = constant(0, access.line.dtype)
     return make("store", (memory, converted(block, dtype), zero, zero))
 
@@ -321,8 +320,7 @@ def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
     made, place = _into(edit, loop, access, own)
     results = list(results_of(made))
     zero = constant(0, access.line.dtype)
-    hint = TensorType(access.dtype, access.shape, "tile")
-    lines = make("load", (results[place], zero, zero), hint=hint)
+    lines = make("load", (results[place], zero, zero), hint=tile_type(access.dtype, access.shape))
     block = make("transpose", (lines,), {"perm": (1, 0)}) if access.is_transposed else lines
     block = reshaped(block, access.block.shape)
     memory = starts_of(loop)[place]

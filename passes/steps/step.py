@@ -23,6 +23,8 @@ from stack.passes.steps.edit import Edit
 from stack.target import Cpu, Gpu, Target
 
 STEPS: dict[str, type[Step]] = {}
+NEST = "the plain loop nest"
+Shown = list[tuple[str, str, Node]]  # text of a step, its reason, the kernel after it
 
 
 @dataclass(frozen=True)
@@ -168,24 +170,43 @@ def _usage(made: type[Step]) -> str:
     return " ".join(words)
 
 
-def applied(
-    kernel: Node, steps: Sequence[Step], target: Target | None = None
-) -> Iterator[tuple[Step, Node]]:
-    """Applies steps to a kernel; yields each one with the kernel after it. Raises IllegalStep at
-    the first one that is not legal.
+class LoweredKernel:
+    """A kernel that is being lowered, and the steps applied to it so far.
+
+    Attributes:
+        kernel: the kernel after these steps.
+        target: the target of the kernel; None applies steps that any target may refuse.
+        done: for each step its text, its reason and the kernel after it; the nest comes first.
     """
-    for number, step in enumerate(steps, 1):
-        why = step.why_not(kernel, target)
-        if why:
-            raise IllegalStep(number, step, why)
-        kernel = step.apply(kernel)
-        yield step, kernel
+
+    def __init__(self, nest: Node, target: Target | None) -> None:
+        self.kernel, self.target = nest, target
+        self.done: Shown = [(NEST, "", nest)]
+
+    def take(self, *steps: Step) -> None:
+        """Applies steps in order. Raises IllegalStep at the first one that is not legal."""
+        for step in steps:
+            why = self._try(step)
+            if why:
+                raise IllegalStep(len(self.done), step, why)
+
+    def may(self, step: Step) -> bool:
+        """Applies a step if it is legal for the kernel. Returns whether it is."""
+        return not self._try(step)
+
+    def _try(self, step: Step) -> str:
+        """Applies a step if it is legal. Returns the rule that it would break, else ""."""
+        why = step.why_not(self.kernel, self.target)
+        if not why:
+            self.kernel = step.apply(self.kernel)
+            self.done.append((str(step), step.why, self.kernel))
+        return why
 
 
 def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None) -> Node:
     """Applies a list of steps to a kernel. Returns the kernel after it. Raises IllegalStep at the
     first one that is not legal.
     """
-    for _, after in applied(kernel, steps, target):
-        kernel = after
-    return kernel
+    made = LoweredKernel(kernel, target)
+    made.take(*steps)
+    return made.kernel

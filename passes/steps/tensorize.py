@@ -70,23 +70,19 @@ class Tensorize(Step, name="tensorize", only=Gpu):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
+        precision = {"precision": self.precision} if self.precision else {}
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             made = old.rebuilt(args, blocks=blocks)
             if is_loop(made) and _sums_products(made.blocks[0]):
                 return made.rebuilt(attrs={**made.attrs, "staged": True})
             found = product_of(made)
-            return made if found is None else self._dot(edit, old, found)
+            if found is None:
+                return made
+            values = [edit.locate(old, f.value) for f in found.factors]
+            return make("dot", values, {"rule": found.rule, **precision}, hint=old.tensor)
 
         return edit.everywhere(visit)
-
-    def _dot(self, edit: Edit, old: Node, found: Product) -> Node:
-        left, right = found.factors
-        attrs: dict[str, object] = {"rule": found.rule}
-        if self.precision:
-            attrs["precision"] = self.precision
-        values = [edit.locate(old, f.value) for f in (left, right)]
-        return make("dot", values, attrs, hint=old.tensor)
 
 
 class Factor(NamedTuple):
@@ -131,7 +127,7 @@ def product_of(node: Node) -> Product | None:
         tests, space = conjuncts(chosen.test), chosen.yes
     if not multiplies(space) or any(_lanes_of(t) != (summed,) for t in tests):
         return None
-    factors = _narrow([_factor(a, space) for a in space.args])
+    factors = _narrow([_factor(a) for a in space.args])
     own = [[a for a in f.axes if a != summed] for f in factors]
     if any(len(f.axes) != 2 or summed not in f.axes for f in factors) or own[0] == own[1]:
         return None
@@ -150,11 +146,11 @@ def _sums_products(block: Block) -> bool:
     return is_carried and any(map(is_contraction, block.nodes))
 
 
-def _factor(value: Node, space: Node) -> Factor:
+def _factor(value: Node) -> Factor:
     """Returns an operand of a product without its broadcasts and transposes, and the axis of the
     product that each of its axes becomes.
     """
-    axes: tuple[int, ...] = tuple(range(space.tensor.rank))
+    axes: tuple[int, ...] = tuple(range(value.tensor.rank))
     while True:
         if repeats(value):
             kept: tuple[int, ...] = value.attrs["axes"]
@@ -178,7 +174,7 @@ def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
         return factors
     made: list[Factor] = []
     for factor, value in zip(factors, before, strict=True):
-        turned = _factor(value, value)
+        turned = _factor(value)
         made.append(Factor(turned.value, tuple(factor.axes[a] for a in turned.axes)))
     return made
 

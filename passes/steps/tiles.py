@@ -15,12 +15,8 @@ from stack.target import Cpu, Gpu, Target
 
 
 def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> str:
-    """Returns why a tile does not fit in the registers of a target; "" if it fits.
-
-    Args:
-        shape: the shape of the tile.
-        value: the value that it holds.
-        target: the target.
+    """Returns why a tile of values like `value` does not fit in the registers of a target; "" if it
+    fits.
     """
     if isinstance(target, Gpu) and prod(shape) > target.registers:
         return f"a tile of {prod(shape)} elements, and a program has {target.registers} registers"

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import axis_of, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import axis_of, loops_along, why_not_free
 from stack.passes.steps.step import LoopStep
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target

@@ -18,19 +18,32 @@ from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.access import Lanes, conjuncts, is_end, parts_of, reshaped, spread_along
-from stack.passes.steps.intervals import difference, place_of
+from stack.passes.steps.access import (
+    conjunction,
+    conjuncts,
+    is_end,
+    parts_of,
+    positions,
+    positions_from,
+    reshaped,
+    spread_along,
+    tile_type,
+)
+from stack.passes.steps.affine import start_along
+from stack.passes.steps.intervals import collected, difference, is_affine, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
 
 @dataclass
-class Widened:
-    """Maps the values of one loop iteration (lane) to those of all lanes that replace them when the
-    loop is vectorized.
+class Lanes:
+    """A loop that is vectorized: its iterations become the first axis of tiles. Maps the values of
+    one iteration (lane) to those of all lanes that replace them.
 
     Attributes:
-        lanes: the axis that is vectorized.
+        var: the variable of the loop.
+        count: the number of lanes.
+        is_reversed: whether lane 0 is the last iteration.
         is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
             of a GPU kernel are clipped.
         padded: memory whose rows end in zeros, past what is read.
@@ -38,11 +51,47 @@ class Widened:
         wide: nodes of one lane whose replacement is a tile of all lanes.
     """
 
-    lanes: Lanes
+    var: Node
+    count: int
+    is_reversed: bool
     is_loop: bool
     padded: Collection[Node]
     done: dict[Node, Node] = field(default_factory=dict[Node, Node])
     wide: set[Node] = field(default_factory=set[Node])
+
+    @property
+    def places(self) -> Node:
+        """A tile with the iteration number that each lane computes."""
+        lanes = positions(self.var.dtype, self.count)
+        return make("sub", (self.last, lanes)) if self.is_reversed else lanes
+
+    @property
+    def last(self) -> Node:
+        """A constant: the number of the last iteration of the loop."""
+        return constant(self.count - 1, self.var.dtype)
+
+    def first(self, place: Node) -> Node | None:
+        """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
+        other index.
+        """
+        first = start_along(place, self.var, -1 if self.is_reversed else 1)
+        if first is None or not self.is_reversed:
+            return first
+        return collected(make("sub", (first, self.last)))
+
+    def ascending(self, index: Node) -> Node | None:
+        """Returns an index as `start + iota` if it grows by 1 from lane to lane of a reversed loop.
+
+        None for other indices, and for loops that are not reversed.
+        """
+        first = self.first(index) if self.is_reversed and is_affine(index) else None
+        return None if first is None else positions_from(first, self.count)
+
+    def shape(self, rank_of: Node) -> tuple[int, ...]:
+        """Returns the shape of the tile that replaces `rank_of`, a value of one iteration: the lane
+        axis is put before its own axes.
+        """
+        return (self.count, *map(static, rank_of.shape))
 
     def new(self, node: Node) -> Node:
         """Returns the replacement of a node of one lane; nodes outside of the loop are not
@@ -54,7 +103,18 @@ class Widened:
         """Returns the replacement of a node of one lane, broadcast to the shape of a tile with the
         lane axis first.
         """
-        return self.lanes.spread(self.new(node), shape, node in self.wide)
+        return spread_last(self.new(node), shape, node in self.wide)
+
+
+def spread_last(value: Node, shape: Sequence[int], has_lanes: bool) -> Node:
+    """Broadcasts a scalar or a tile to the shape of a tile with the lane axis first. Its axes are
+    the last axes of the tile, but the first one is the lane axis if the value `has_lanes`.
+    """
+    rank, wanted = value.tensor.rank, len(shape)
+    if value.shape == tuple(shape):
+        return value
+    own = (0, *range(wanted - rank + 1, wanted)) if has_lanes else range(wanted - rank, wanted)
+    return spread_along(value, tuple(own), shape)
 
 
 class Contiguous(NamedTuple):
@@ -104,41 +164,40 @@ class Access:
 
     Args:
         node: the load or store.
-        values: the values of all lanes.
+        lanes: the values of all lanes.
     """
 
-    def __init__(self, node: Node, values: Widened) -> None:
-        self.node, self.values, self.lanes = node, values, values.lanes
+    def __init__(self, node: Node, lanes: Lanes) -> None:
+        self.node, self.lanes = node, lanes
         self.index, self.mask, self.other, self.tile = parts_of(node)
-        self.memory = values.new(node.args[0])
+        self.memory = lanes.new(node.args[0])
         self.rank = self.memory.tensor.rank
         self.lead = self.rank - len(self.tile)  # axes of memory before those of the tile
         self.shape = (self.lanes.count, *self.tile)
 
     def load(self) -> Node:
         """Builds the load of all lanes that replaces the load of one lane."""
-        node, hint = self.node, TensorType(self.node.dtype, self.shape, "tile")
+        node, dtype = self.node, self.node.dtype
         if not self.index:
             assert self.mask is not None and self.other is not None
-            test = self.lanes.spread(self.values.new(self.mask), self.shape, True)
-            one = make("load", (self.memory,), hint=TensorType(node.dtype, ()))
-            return make("select", (test, one, self.values.new(self.other)), hint=hint)
+            test = spread_last(self.lanes.new(self.mask), self.shape, True)
+            one = make("load", (self.memory,), hint=TensorType(dtype, ()))
+            sides = test, one, self.lanes.new(self.other)
+            return make("select", sides, hint=tile_type(dtype, self.shape))
         block = self._block()
         if block is None:
             operands = [_without_units(v) for v in (*self._places(), *self._extra())]
-            own = (self.shape[0], *(n for n in self.shape[1:] if n > 1))
-            hint = TensorType(node.dtype, own, "tile")
-            made = make("load", [self.memory, *operands], self._unclipped, hint=hint)
+            own = tile_type(dtype, (self.shape[0], *(n for n in self.shape[1:] if n > 1)))
+            made = make("load", [self.memory, *operands], self._unclipped, hint=own)
             return reshaped(made, self.shape)
-        extra = [*block.mask, self._fill] if block.mask else []
-        type_ = TensorType(node.dtype, block.shape, "tile")
+        operands = [self.memory, *block.starts, *block.mask, *([self._fill] if block.mask else [])]
         attrs = {**node.attrs, **block.attrs}
-        made = make("load", [self.memory, *block.starts, *extra], attrs, hint=type_)
+        made = make("load", operands, attrs, hint=tile_type(dtype, block.shape))
         return block.lanes_first(made, self.shape)
 
     def store(self) -> Node:
         """Builds the store of all lanes that replaces the store of one lane."""
-        value = self.values.spread(self.node.args[1], self.shape)
+        value = self.lanes.spread(self.node.args[1], self.shape)
         block = self._block()
         if block is None:
             operands = [self.memory, value, *self._places(), *self._extra()]
@@ -159,50 +218,45 @@ class Access:
         is_block = not any(i.tensor.rank for i in self.index)
         found: list[Node] = []
         for axis, place in enumerate(self.index):
-            made = self.values.new(place)
+            made = self.lanes.new(place)
             at = axis - self.lead
             if is_block and at >= 0 and self.tile[at] > 1:
-                type_ = TensorType(self.lanes.var.dtype, (self.tile[at],), "tile")
-                steps = make("iota", (), {"axis": 0}, hint=type_)
                 if made.tensor.rank:
+                    steps = positions(self.lanes.var.dtype, self.tile[at])
                     steps = spread_along(steps, (at + 1,), self.shape)
-                    made = make("add", (self.lanes.spread(made, self.shape, True), steps))
+                    made = make("add", (spread_last(made, self.shape, True), steps))
                 else:
-                    made = steps if is_constant(made, 0) else make("add", (made, steps))
+                    made = positions_from(made, self.tile[at])
                     made = spread_along(made, (at + 1,), self.shape)
-            found.append(self.lanes.spread(made, self.shape, place in self.values.wide))
+            found.append(spread_last(made, self.shape, place in self.lanes.wide))
         return found
 
     def _extra(self) -> list[Node]:
         """Returns the mask, and the value that masked lanes get, as operands of a gather or a
         scatter; empty without a mask.
         """
-        test = None if self.mask is None else self.values.spread(self.mask, self.shape)
+        tests = [] if self.mask is None else [self.lanes.spread(self.mask, self.shape)]
         if "clip" in self.node.attrs:
-            both = [one for one in (test, self._clip_mask()) if one is not None]
-            test = make("and", both) if len(both) == 2 else next(iter(both), None)
+            tests += filter(None, [conjunction(self._clip_tests())])
+        test = conjunction(tests)
         if test is None:
             return []
-        if is_store(self.node):
-            return [test]
-        return [test, self._fill]
+        return [test] if is_store(self.node) else [test, self._fill]
 
     @property
     def _fill(self) -> Node:
         """The value that masked lanes of a load get."""
         other = self.other
-        return constant(0, self.node.dtype) if other is None else self.values.new(other)
+        return constant(0, self.node.dtype) if other is None else self.lanes.new(other)
 
-    def _clip_mask(self) -> Node | None:
-        """The bounds check of a clipped block, as a mask over its elements; None if not needed."""
-        test: Node | None = None
+    def _clip_tests(self) -> list[Node]:
+        """The bounds checks that a clipped block needs, as masks over its elements."""
+        found: list[Node] = []
         for axis, place in enumerate(self._places()):
             at, extent = axis - self.lead, static(self.memory.shape[axis])
-            if at < 0 or not Integers().may_pass(self.index[axis], self.tile[at], extent):
-                continue
-            one = make("lt", (place, constant(extent, place.dtype)))
-            test = one if test is None else make("and", (test, one))
-        return test
+            if at >= 0 and Integers().may_pass(self.index[axis], self.tile[at], extent):
+                found.append(make("lt", (place, constant(extent, place.dtype))))
+        return found
 
     def _block(self) -> Contiguous | None:
         """Returns the block of memory that all lanes access, if exactly one index has unit stride
@@ -210,43 +264,56 @@ class Access:
 
         None if the access is a gather or a scatter.
         """
-        index, tile, lead, values = self.index, self.tile, self.lead, self.values
-        found = None if any(i.tensor.rank for i in index) else _block_axis(index, self.lanes)
-        if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
+        index, tile, lead, lanes = self.index, self.tile, self.lead, self.lanes
+        moved = [k for k, place in enumerate(index) if lanes.var in place.vars]
+        if any(i.tensor.rank for i in index) or len(moved) != 1:
             return None
-        axis, first = found
-        if values.is_loop and axis < self.rank - 1:
+        (axis,) = moved
+        first = lanes.first(index[axis])
+        if first is None or (axis >= lead and tile[axis - lead] > 1):
+            return None
+        if lanes.is_loop and axis < self.rank - 1:
             return None  # a vector of a CPU is contiguous: along the last axis of memory
-        starts = [first if k == axis else values.new(place) for k, place in enumerate(index)]
+        starts = [first if k == axis else lanes.new(place) for k, place in enumerate(index)]
         begin = min(axis, lead)
         shape = tuple(
-            self.lanes.count if k == axis else (tile[k - lead] if k >= lead else 1)
+            lanes.count if k == axis else (tile[k - lead] if k >= lead else 1)
             for k in range(begin, self.rank)
         )
         asked = conjuncts(self.mask)
         size = static(self.memory.shape[axis])
         is_clipped = "clip" in self.node.attrs
-        if not values.is_loop:
-            is_padded = self.node.args[0] in values.padded
-            others = _beyond_clip(asked, index[axis], first, self.lanes, size, is_padded)
+        if not lanes.is_loop:
+            others = [p for p in asked if not self._is_clipped(p, axis, first)]
             is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
-            is_one = is_zero and all(not p.tensor.rank and p not in values.wide for p in others)
+            is_one = is_zero and all(not p.tensor.rank and p not in lanes.wide for p in others)
             if is_one and (len(others) < len(asked) or is_clipped):
-                test = _all_of([values.new(p) for p in others])
+                test = conjunction([lanes.new(p) for p in others])
                 return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
         if is_clipped:
             return None  # a clipped block cannot also have a mask over its elements
-        test = _all_of([self._part(p) for p in asked])
-        if self.mask is None and size < self.lanes.count:
+        test = conjunction([self._part(p) for p in asked])
+        if self.mask is None and size < lanes.count:
             return None
         return Contiguous(starts, shape, axis - begin, {}, test)
+
+    def _is_clipped(self, test: Node, axis: int, first: Node) -> bool:
+        """True if clipping at the end of memory implies a condition of the mask, in a block that
+        starts at index `first` along `axis`.
+        """
+        place, size = self.index[axis], static(self.memory.shape[axis])
+        if is_end(test, place, size):
+            return True
+        # printers test nothing if the block size divides the axis: blocks start at multiples of it
+        is_aligned = Integers().divisor(first) % self.lanes.count == 0
+        return is_aligned and _is_below(test, place, size, self.node.args[0] in self.lanes.padded)
 
     def _part(self, test: Node) -> Node:
         """Returns one condition of a mask for all lanes: a scalar if all lanes have the same, else
         a tile.
         """
-        made = self.values.new(test)
-        return self.values.spread(test, self.shape) if made.tensor.rank else made
+        made = self.lanes.new(test)
+        return self.lanes.spread(test, self.shape) if made.tensor.rank else made
 
 
 def _without_units(value: Node) -> Node:
@@ -258,61 +325,6 @@ def _without_units(value: Node) -> Node:
     if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
         return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)
     return reshaped(value, shape)
-
-
-def _block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
-    """Finds the memory axis along which lanes have unit stride.
-
-    Returns:
-        The axis and the index of the first lane. None if lanes are strided or vary several indices.
-    """
-    found: tuple[int, Node] | None = None
-    for axis, place in enumerate(index):
-        if lanes.var not in place.vars:
-            continue
-        first = lanes.first(place)
-        if found is not None or first is None:
-            return None
-        found = axis, first
-    return found
-
-
-def _all_of(parts: Sequence[Node]) -> Node | None:
-    """Builds the conjunction (`and`) of conditions; None if there are none."""
-    made: Node | None = None
-    for part in parts:
-        made = part if made is None else make("and", (made, part))
-    return made
-
-
-def _beyond_clip(
-    conditions: Sequence[Node],
-    place: Node,
-    first: Node,
-    lanes: Lanes,
-    size: int,
-    is_padded: bool = False,
-) -> list[Node]:
-    """Returns those conditions of a mask that clipping does not already imply, if a block is
-    clipped at the end of memory.
-
-    Args:
-        conditions: the conditions of the mask.
-        place: the index of a lane along the memory axis.
-        first: the index at which the block starts.
-        lanes: the lanes.
-        size: the size of that axis.
-        is_padded: whether the axis ends in zeros, from where a condition becomes false.
-    """
-
-    def is_clipped(test: Node) -> bool:
-        if is_end(test, place, size):
-            return True
-        # printers test nothing if the block size divides the axis: blocks start at multiples of it
-        is_aligned = Integers().divisor(first) % lanes.count == 0
-        return is_aligned and _is_below(test, place, size, is_padded)
-
-    return [test for test in conditions if not is_clipped(test)]
 
 
 def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:

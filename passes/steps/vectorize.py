@@ -16,25 +16,26 @@ Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from stack.ir import ops
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
-from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
-from stack.passes.steps.access import Lanes, reshaped, spread_along
+from stack.passes.steps.access import reshaped, spread_along, tile_type
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import running_totals, summand, why_no_running
-from stack.passes.steps.loops import is_constant, loops_along, starts_of, why_not_free
+from stack.passes.steps.guard import running_totals, summand, why_no_totals
+from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.tiles import factors_of, why_too_large
-from stack.passes.steps.vector_access import Access, Widened
+from stack.passes.steps.vector_access import Access, Lanes, spread_last
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
@@ -47,7 +48,7 @@ class Vectorize(LoopStep, name="vectorize"):
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_not_free(kernel, self.axis)
         for loop, _ in loops_along(kernel, self.axis):
-            yield why_no_running(loop)
+            yield why_no_totals(loop, running=True)
             yield why_shared(loop)
             yield self._why_no_tiles(loop, target)
             lanes = extent_of(loop)
@@ -76,8 +77,13 @@ class Vectorize(LoopStep, name="vectorize"):
 
     def change(self, edit: Edit, loop: Node) -> list[Node]:
         block = loop.blocks[0]
-        lanes = Lanes(block.params[0], extent_of(loop), _goes_back(block))
-        return _LaneBuilder(edit, lanes).loop(loop.args, block)
+        padded: Sequence[int] = edit.kernel.attrs.get("padded", ())
+        memory = {edit.block.params[i] for i in padded}
+        is_loop = edit.kernel.attrs["level"] == "loop"
+        made = _LaneBuilder(
+            block.params[0], extent_of(loop), _goes_back(block), is_loop, memory, edit=edit
+        )
+        return made.loop(loop.args, block)
 
 
 def _goes_back(block: Block) -> bool:
@@ -94,7 +100,8 @@ def _goes_back(block: Block) -> bool:
     return all(start_along(index[-1], var, -1) is not None for index in moved if index)
 
 
-class _LaneBuilder(Widened):
+@dataclass
+class _LaneBuilder(Lanes):
     """Builds the nodes of all lanes from the nodes of one lane.
 
     Attributes:
@@ -102,14 +109,12 @@ class _LaneBuilder(Widened):
         running: running totals, and the variables that carry them.
     """
 
-    def __init__(self, edit: Edit, lanes: Lanes) -> None:
-        padded: Sequence[int] = edit.kernel.attrs.get("padded", ())
-        is_loop = edit.kernel.attrs["level"] == "loop"
-        super().__init__(lanes, is_loop, {edit.block.params[i] for i in padded})
-        self.edit = edit
-        self.running: dict[Node, Node] = {}
-        self.done[lanes.var] = lanes.places
-        self.wide.add(lanes.var)
+    edit: Edit = field(kw_only=True)
+    running: dict[Node, Node] = field(default_factory=dict[Node, Node])
+
+    def __post_init__(self) -> None:
+        self.done.setdefault(self.var, self.places)
+        self.wide.add(self.var)
 
     def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
         """Vectorizes a loop with this body and these initial values. Returns the replacements of
@@ -133,10 +138,10 @@ class _LaneBuilder(Widened):
         """Builds the final value of an accumulator: reduces the tile `part` over its lanes by `op`,
         and adds the initial value `first`.
         """
-        shape = self.lanes.shape(part)
+        shape = self.shape(part)
         whole = self.spread(part, shape)
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
-        if is_constant(first, identity(KIND_OF[op], first.dtype)):
+        if is_none(first, op):
             return total
         return make(op, (first, total))
 
@@ -167,7 +172,7 @@ class _LaneBuilder(Widened):
         elif is_load(node):
             self.done[node] = Access(node, self).load()
         else:
-            self.done[node] = self.lanes.ascending(node) or self._op(node, args)
+            self.done[node] = self.ascending(node) or self._op(node, args)
 
     def _running(self, node: Node) -> Node:
         """Builds the running totals of all lanes: a scan of the tile of contributions, plus the
@@ -176,34 +181,31 @@ class _LaneBuilder(Widened):
         before = self.running[node]
         part = summand(before, node)
         assert part is not None
-        shape, kind = self.lanes.shape(part), KIND_OF[node.op]
+        shape, kind = self.shape(part), KIND_OF[node.op]
         own = self.spread(part, shape)
-        attrs = {"axis": 0, "kind": kind, "reverse": self.lanes.is_reversed}
+        attrs = {"axis": 0, "kind": kind, "reverse": self.is_reversed}
         made = make("scan", (own,), attrs)
         first = self.new(before)
-        if is_constant(first, identity(kind, first.dtype)):
+        if is_none(first, node.op):
             return made
         if first.tensor.rank:
-            first = self.lanes.spread(first, shape, False)
+            first = spread_last(first, shape, False)
         return make(node.op, (first, made))
 
     def _op(self, node: Node, args: list[Node]) -> Node:
         """Builds the op of `node`, a node of one lane, on tiles of all lanes, with the lane axis
         first.
         """
-        lanes, attrs = self.lanes, dict(node.attrs)
-        shape = lanes.shape(node)
+        attrs, shape = dict(node.attrs), self.shape(node)
         if ops.lookup(node.op).kind == "elementwise":
             spread: list[Node] = []
             for old, new in zip(node.args, args, strict=True):
-                if old is lanes.var:
+                if old is self.var:
                     self.edit.locate(node, new)
                 if new.tensor.rank:
-                    new = self.edit.locate(node, lanes.spread(new, shape, old in self.wide))
+                    new = self.edit.locate(node, spread_last(new, shape, old in self.wide))
                 spread.append(new)
-            hint = TensorType(node.dtype, shape, "tile")
-            return make(node.op, spread, attrs, hint=hint)
-        hint = TensorType(node.dtype, shape, "tile")
+            return make(node.op, spread, attrs, hint=tile_type(node.dtype, shape))
         if node.op == "broadcast":
             return spread_along(args[0], (0, *(a + 1 for a in attrs["axes"])), shape)
         if node.op == "reshape":
@@ -216,7 +218,7 @@ class _LaneBuilder(Widened):
             attrs["perm"] = (0, *(a + 1 for a in attrs["perm"]))
         else:
             raise NotImplementedError(node.op)
-        return make(node.op, args, attrs, hint=hint)
+        return make(node.op, args, attrs, hint=tile_type(node.dtype, shape))
 
     # ---- loops inside
 
@@ -226,17 +228,16 @@ class _LaneBuilder(Widened):
         var, *held = block.params
         _, start = loop_parts(node.args, node.attrs)
         wide = _widened(node, self.wide)
-        body = _LaneBuilder(self.edit, self.lanes)
-        body.done, body.wide = dict(self.done), {*self.wide, *wide}
+        body = replace(self, done=dict(self.done), wide={*self.wide, *wide}, running={})
         new_held = [self._wider(h) if h in wide else h for h in held]
         body.done.update(zip(held, new_held, strict=True))
         body._walk(block)
         results = [
-            body.spread(r, self.lanes.shape(h)) if h in wide else body.new(r)
+            body.spread(r, self.shape(h)) if h in wide else body.new(r)
             for h, r in zip(held, block.results, strict=True)
         ]
         starts = [
-            self.spread(s, self.lanes.shape(h)) if h in wide else self.new(s)
+            self.spread(s, self.shape(h)) if h in wide else self.new(s)
             for h, s in zip(held, start, strict=True)
         ]
         limits = [self.new(a) for a in loop_parts(node.args, node.attrs)[0]]
@@ -254,8 +255,7 @@ class _LaneBuilder(Widened):
                 self.wide.add(item)
 
     def _wider(self, held: Node) -> Node:
-        type_ = TensorType(held.dtype, self.lanes.shape(held), "tile")
-        return Node("var", (), dict(held.attrs), type_)
+        return Node("var", (), dict(held.attrs), tile_type(held.dtype, self.shape(held)))
 
 
 def _widened(loop: Node, wide: Collection[Node]) -> set[Node]:

@@ -22,8 +22,7 @@ from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_positions, repeats
-from stack.ir.types import TensorType
-from stack.passes.steps.access import spread_along
+from stack.passes.steps.access import conjunction, positions, spread_along, tile_type
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
@@ -130,8 +129,8 @@ def _loaded(load: Node, run: MemoryRun) -> Node:
     dtype = index[run.axis].dtype
     size, extent = static(load.args[0].shape[run.axis]), power_of_two(run.span)
     shape = (extent,)
-    steps = make("iota", (), {"axis": 0}, hint=TensorType(dtype, shape, "tile"))
-    at = make("add", (spread_along(extreme(run.place, -1, dtype), (), shape), steps))
+    first = spread_along(extreme(run.place, -1, dtype), (), shape)
+    at = make("add", (first, positions(dtype, extent)))
     ends = run.place.ends(WHOLE)
     assert ends is not None
     tests: list[Node] = []
@@ -143,11 +142,9 @@ def _loaded(load: Node, run: MemoryRun) -> Node:
         at if axis == run.axis else spread_along(i.args[0] if i.tensor.rank else i, (), shape)
         for axis, i in enumerate(index)
     ]
-    hint = TensorType(load.dtype, shape, "tile")
-    if not tests:
-        return make("load", [load.args[0], *places], hint=hint)
-    mask = tests[0] if len(tests) == 1 else make("and", tests)
-    return make("load", [load.args[0], *places, mask, constant(0, load.dtype)], hint=hint)
+    mask = conjunction(tests)
+    masked = [] if mask is None else [mask, constant(0, load.dtype)]
+    return make("load", [load.args[0], *places, *masked], hint=tile_type(load.dtype, shape))
 
 
 def _index(load: Node, run: MemoryRun) -> Node:
@@ -159,8 +156,7 @@ def _index(load: Node, run: MemoryRun) -> Node:
     total: Node | None = None
     for term, count in sorted(own.items(), key=lambda item: int(item[0].attrs["axis"])):
         axis = int(term.attrs["axis"])
-        one = make("iota", (), {"axis": 0}, hint=TensorType(dtype, (shape[axis],), "tile"))
-        one = make("mul", (one, constant(count, dtype)))
+        one = make("mul", (positions(dtype, shape[axis]), constant(count, dtype)))
         if total is None:
             # before the broadcast: LLVM then sees which elements of a thread have the same index
             one = make("add", (first, one))

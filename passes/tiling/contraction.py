@@ -1,16 +1,18 @@
-"""The dot of a group: the roles of its axes, and ways to rewrite or remove it."""
+"""The dots of a group: the roles of their axes, and ways to rewrite, remove or join them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, new_params, remade
 from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, remade_block, topological
-from stack.ir.traits import contractions
+from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile, static
+from stack.schedule import Axis, Domain
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,43 @@ class Roles:
     row: str  # "" when there is one row
     contracted: tuple[str, ...]
     is_by_lane: bool = False  # whether the left operand has the lanes too: each is a product
+
+    @property
+    def height(self) -> int:
+        """The rows of a product."""
+        return self.sizes[self.row] if self.row else 1
+
+    @property
+    def width(self) -> int:
+        """The columns of a product."""
+        return self.sizes[self.lane]
+
+    @property
+    def depth(self) -> int:
+        """The products of a sum."""
+        return self.count(self.contracted)
+
+    @property
+    def products(self) -> int:
+        """The number of matrix products."""
+        return self.count((*self.batch, *self.panels, *self.outer))
+
+    def count(self, names: Iterable[str]) -> int:
+        """Returns the number of elements along some axes together."""
+        return prod(self.sizes[n] for n in names)
+
+
+def product_domain(batch: int, rows: int, columns: int, depth: int) -> Domain:
+    """Returns the axes of matmuls: b (batches), m (rows), n (columns), k (depth). Leaves out b and
+    m if their extent is 1.
+    """
+    axes = (
+        Axis("b", batch, "parallel"),
+        Axis("m", rows, "parallel"),
+        Axis("n", columns, "parallel"),
+        Axis("k", depth, "reduction"),
+    )
+    return Domain(tuple(a for a in axes if a.extent > 1 or a.name in "nk"))
 
 
 def operand_names(dot: Node, position: int) -> list[str]:
@@ -151,3 +190,64 @@ def rest_of(
     params = [p for p in outside if p in used]
     kept = Block(body.params, results, body.names, body.locs)
     return [outside[p] for p in params], remade_block(kept, done, params)
+
+
+# ---- several matmuls of one left operand in one kernel, which reads that operand once
+#
+# `f(x @ a) * (x @ b)` then neither writes nor reads the two matmuls. Their accumulators share the
+# registers of a program, so each matmul has a part of a tile. The work for each byte is the same as
+# in one matmul with all right operands side by side. `gpu_products/tile_choice.py`
+# predicts whether that is faster than separate kernels.
+
+MOST = 8  # matmuls: each has at least 16 of 128 columns, the least of tensor cores
+
+
+def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
+    """Returns the operand with the rows, and the position of each of its axes in the result; -1 for
+    the contracted axis. None unless exactly one axis is contracted and one operand has the lanes.
+    """
+    inputs, output = [operand_names(dot, side) for side in range(2)], result_names(dot)
+    if not output or all(output[-1] in names for names in inputs):
+        return None
+    side = 0 if output[-1] in inputs[1] else 1
+    places = tuple(output.index(n) if n in output else -1 for n in inputs[side])
+    return (dot.args[side], places) if places.count(-1) == 1 else None
+
+
+def why_unfused(dots: Sequence[Node]) -> str:
+    """Returns why one kernel cannot compute several matmuls; "" if it can."""
+    if len(dots) > MOST:
+        return f"{len(dots)} matmuls share the registers of a program, at most {MOST} can"
+    first = dots[0]
+    for dot in dots[1:]:
+        if dot.type != first.type or dot.args[0].dtype != first.args[0].dtype:
+            return f"one kernel cannot compute matmuls of types {dot.type} and {first.type}"
+        left = left_of(dot)
+        if left is None or left != left_of(first):
+            return "matmuls with different left operands need separate kernels"
+    return ""
+
+
+def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
+    """Returns the matmuls of a group, each with the results that depend on it alone. Empty if there
+    is one matmul, or if a result depends on none or several."""
+    dots = contractions(body.nodes)
+    parts: dict[Node, list[Node]] = {dot: [] for dot in dots}
+    for result in body.results:
+        made_of = [n for n in topological([result]) if is_contraction(n)]
+        if len(made_of) != 1:
+            return []
+        parts[made_of[0]].append(result)
+    return list(parts.items()) if len(dots) > 1 else []
+
+
+def products_of(body: Block) -> list[Node]:
+    """Returns the matmuls of a group; one program computes them all.
+
+    Raises CannotTile if none can: more than `MOST` matmuls, different left operands or types.
+    """
+    dots = contractions(body.nodes)
+    why = why_unfused(dots) if dots else ""
+    if why:
+        raise CannotTile(why)
+    return dots

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import count
 
-from stack.ir.builder import Builder
 from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node, unique_name
 from stack.ir.traits import is_input, is_loop
-from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.tiling.frame import static
 
 
@@ -51,28 +49,6 @@ def _names_in(block: Block) -> frozenset[str]:
     nodes = (*block.params, *block.nodes)
     own = [str(n.attrs["name"]) for n in nodes if n.op == "alloc" or is_input(n)]
     return frozenset(own).union(*[_names_in(b) for n in nodes for b in n.blocks])
-
-
-def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
-    """Gives the node `made` the name and source lines that `source` has in the block `old`."""
-    if source in old.names:
-        b.names.setdefault(made, old.names[source])
-    if source in old.locs:
-        b.locs.setdefault(made, old.locs[source])
-
-
-def items(b: Builder, node: Node) -> list[Node]:
-    """Returns the results of a node as a list: one `item` node for each if it has several, else the
-    node itself.
-    """
-    if not isinstance(node.type, TupleType):
-        return [node]
-    return [b.item(node, index=i) for i in range(len(node.type.items))]
-
-
-def index(name: str, extent: int) -> Node:
-    """Returns a new index variable of a loop."""
-    return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
 
 
 def extent_of(loop: Node) -> int:

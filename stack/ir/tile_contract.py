@@ -14,10 +14,11 @@ Kernels of CPUs, in exact tiles, and of GPUs, in masked powers of two, both obey
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.kernel_ops import access_parts
+from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 
@@ -77,15 +78,13 @@ def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
 def _memory(kernel: Node) -> Iterator[Breach]:
     block = kernel.blocks[0]
     inputs, outputs = block.params[: len(kernel.args)], block.params[len(kernel.args) :]
-    before: dict[Node, Node] = {}  # carried memory -> the memory before the loop
-    for loop in (n for n in _nodes(block) if n.op == "loop"):
-        before.update((p, start) for start, p, _ in _carried(loop))
+    origin = memory_of(block)
     for store in (n for n in _nodes(block) if n.op == "store"):
-        if _origin(store, before) in inputs:
-            yield Breach(store, f"it stores to input %{_origin(store, before).attrs['name']}")
+        if origin(store) in inputs:
+            yield Breach(store, f"it stores to input %{origin(store).attrs['name']}")
     yield from _states(block)
     for out, result in zip(outputs, block.results, strict=True):
-        if _origin(result, before) is not out:
+        if origin(result) is not out:
             yield Breach(result, f"the kernel returns it for output %{out.attrs['name']}")
 
 
@@ -100,7 +99,7 @@ def _states(block: Block) -> Iterator[Breach]:
             if taken.setdefault(memory, node) is not node:
                 yield Breach(node, "it stores to memory that another node stores to as well")
         for _, held, result in carried:
-            if _origin(result, {}) is not held:
+            if memory_of(node.blocks[0])(result) is not held:
                 rule = f"its loop carries it on as %{held.attrs['name']}, which is other memory"
                 yield Breach(result, rule)
         for inner in node.blocks:
@@ -112,30 +111,8 @@ def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
     body, and the body's result.
     """
     block = loop.blocks[0]
-    start = loop_parts(loop.args, loop.attrs)[1]
-    held = zip(start, block.params[1:], block.results, strict=True)
+    held = zip(starts_of(loop), block.params[1:], block.results, strict=True)
     return [found for found in held if is_memory(found[0])]
-
-
-def _origin(memory: Node, before: Mapping[Node, Node]) -> Node:
-    """Returns the parameter or allocation whose memory `memory` is, before the stores and loops
-    that updated it. `before` maps the parameters of loop bodies to the initial memory.
-    """
-    while True:
-        if memory.op == "store":
-            memory = memory.args[0]
-        elif memory.op == "loop":
-            memory = _started(memory, 0)
-        elif memory.op == "item" and memory.args[0].op == "loop":
-            memory = _started(memory.args[0], int(memory.attrs["index"]))
-        elif memory in before:
-            memory = before[memory]
-        else:
-            return memory
-
-
-def _started(loop: Node, index: int) -> Node:
-    return loop_parts(loop.args, loop.attrs)[1][index]
 
 
 # ---- accesses

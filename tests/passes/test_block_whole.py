@@ -111,5 +111,5 @@ def test_held_tiles_stay_narrow(rng: np.random.Generator) -> None:
 def test_what_is_held_whole(fn: Any, width: int, is_whole: bool) -> None:
     func, _ = streamed(prepared(stack.trace(fn, torch.zeros(3, width))))
     (stream,) = (n for n in func.nodes if n.op == "stream")
-    steps = [text for text, _, _ in RowStreams(stream, GPU).shown()]
+    steps = [text for text, _, _ in RowStreams(stream, GPU).made().done]
     assert ("block r" in steps) == is_whole

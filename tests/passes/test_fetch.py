@@ -13,9 +13,9 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, walk
 from stack.ir.types import F32, I64, TensorType
 from stack.passes.distribute import distribute_kernel
-from stack.passes.steps.block_slices import slice_of
+from stack.passes.steps.loops import along
+from stack.passes.steps.panels import slice_of
 from stack.passes.tile import tile_group
-from stack.passes.tiling.loops import index
 from stack.passes.tiling.single_ops import alone
 from stack.target import as_cpu, load
 
@@ -80,7 +80,7 @@ def test_turns_fetch_all_of_a_block(shape: Shape, turns: Shape) -> None:
     memory = param("x", TensorType(F32, shape, "global"))
     b, zero = Builder(), constant(0, I64)
     block = b.load(memory, *[zero] * len(shape), type=TensorType(F32, shape, "tile"))
-    indices = [index(f"t{i}", n) for i, n in enumerate(turns)]
+    indices = [along(f"t{i}", n, constant(0, I64)) for i, n in enumerate(turns)]
     part = slice_of(b, block, indices)
     seen = np.zeros(shape, bool)
     for turn in np.ndindex(*turns):

@@ -149,7 +149,7 @@ def check(
     with np.errstate(all="ignore"):
         want = (np.cumsum if kind == "sum" else np.cumprod)(wide, axis)
         want = np.flip(want, axis) if reverse else want
-        for _, _, kernel in lowering(func.results[0], gpu).shown():
+        for _, _, kernel in lowering(func.results[0], gpu).made().done:
             got = np.asarray(around(kernel).interpret(x), want.dtype)
             np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
@@ -166,7 +166,7 @@ def test_before_and_expected(reverse: bool) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_steps(name: str) -> None:
     scan, steps = STEPS[name]
-    made = lowering(scan_of(*scan).results[0]).shown()
+    made = lowering(scan_of(*scan).results[0]).made().done
     assert "; ".join(text for text, _, _ in made[1:]) == steps
     assert all(why for _, why, _ in made[1:])
 
@@ -278,6 +278,6 @@ def test_operands_are_computed_in_the_tile(rng: np.random.Generator) -> None:
 """)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((8, 100), (100,)))
     want = np.cumsum((np.exp(x) * w)[:, ::-1].astype(np.float64), 1)[:, ::-1]
-    for _, _, kernel in lowering(group).shown():
+    for _, _, kernel in lowering(group).made().done:
         found = np.asarray(around(kernel).interpret(x, w))
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ from stack.backends.triton.printer import print_kernel
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import topological
 from stack.passes.policies.products import Products
-from stack.passes.tiling.multi_gemm import parts_of
+from stack.passes.tiling.contraction import parts_of
 from stack.rewrite import Pipeline
 from stack.schedule import schedules_of
 from stack.target import as_gpu

@@ -26,13 +26,13 @@ from stack.ir.types import BF16
 from stack.passes.gpu_products.tile_choice import (
     Product,
     measured_tiles,
+    predicted,
     ranked,
-    seconds,
     unfused_seconds,
 )
 from stack.passes.policies.products import Products
+from stack.passes.tiling.contraction import products_of
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.multi_gemm import products_of
 from stack.rewrite import Pipeline
 from stack.rewrite.pipeline import Record
 from stack.schedule import schedules_of
@@ -260,7 +260,7 @@ def test_two_products_share_the_registers_of_a_tile() -> None:
 
 
 def test_joined_is_faster_where_products_are_large() -> None:
-    best = min(seconds(t, BOTH, BF16, GPU) for t in ranked(BOTH, BF16, GPU))
+    best = min(predicted(t, BOTH, BF16, GPU).seconds for t in ranked(BOTH, BF16, GPU))
     assert best < unfused_seconds(BOTH, BF16, GPU)
 
 

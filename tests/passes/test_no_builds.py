@@ -11,7 +11,8 @@ from stream_nests import attention, softmax
 import stack.plugins as plugins
 from stack.ir import parse
 from stack.ir.node import Node, walk
-from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
+from stack.passes.policies.step_lowering import StepLowering
+from stack.passes.steps.primitives import LoweredKernel
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import load

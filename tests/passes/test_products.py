@@ -23,7 +23,7 @@ def matmul(rule: str, left: tuple[int, ...], right: tuple[int, ...], dtype: str 
 def steps(group: Node, **blocks: int) -> list[str]:
     """The texts of the steps of a group."""
     group = in_blocks(group, **blocks) if blocks else group
-    return [text for text, _, _ in Products(group, GPU).shown()][1:]
+    return [text for text, _, _ in Products(group, GPU).made().done][1:]
 
 
 def test_a_matrix_product() -> None:

@@ -17,11 +17,13 @@ from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array
 
 from stack.ir import Builder, Func, Node, TensorType, make, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.ir.node import walk
+from stack.ir.node import Block, walk
 from stack.ir.refusal import KernelRefused
 from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.classes import DimClasses
+from stack.passes.gpu_layout.contiguity import Contiguity
 from stack.passes.gpu_layout.instruction_layouts import depth_share, mma_layout, right_share
-from stack.passes.gpu_layout.layouts import blocked
+from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.share import Share, bits_of, share_of
 from stack.rewrite.pipeline import Pipeline
 
@@ -224,7 +226,8 @@ def index_maps_of(share: Share) -> np.ndarray:
     [((64,), (4,)), ((8, 256), (1, 8)), ((512, 2), (1, 1)), ((4, 16, 2), (1,) * 3)],
 )
 def test_every_place_has_a_thread(sizes: tuple[int, ...], vectors: tuple[int, ...]) -> None:
-    layout = blocked(sizes, vectors, 128)
+    layouts = Layouts(DimClasses(Block((), ())), Contiguity(), 4, {})
+    layout = layouts.blocked(sizes, vectors)
     assert [s.size for s in layout] == list(sizes)
     axes = [index_maps_of(s) for s in layout]
     held = set()

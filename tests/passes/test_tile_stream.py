@@ -80,7 +80,7 @@ def test_the_steps_of_attention(rng: np.random.Generator) -> None:
     """Rows in lanes, panels of keys, and products in tiles of registers."""
     args = [normal(rng, 2, n, 64) for n in (96, 128, 128)]
     stream = stream_of(masked(lambda i, j: j > i), args)[1]
-    steps = [text for text, *_ in CpuStreams(stream, as_cpu(load("avx512"))).shown()[1:]]
+    steps = [text for text, *_ in CpuStreams(stream, as_cpu(load("avx512"))).made().done[1:]]
     assert "; ".join(steps) == (
         "rewrite powers; split j 64 tail=overlap; bind i cores; bind j.0 cores; split r 64 "
         "tail=peel; block r.1; vectorize j.1; bound r.0 where=cut; sink k r.0 into=u; fission "

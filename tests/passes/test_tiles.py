@@ -18,8 +18,8 @@ from stack.passes.gpu_products.tile_choice import (
     best_seconds,
     library_seconds,
     measured_tiles,
+    predicted,
     ranked,
-    seconds,
 )
 from stack.rewrite import Pipeline
 from stack.schedule import Schedule, schedules_of
@@ -60,7 +60,7 @@ def test_what_tiles_reach_is_what_choices_go_by(kind: str) -> None:
     product, dtype = WHICH[kind]
 
     def told(gpu: Gpu) -> tuple[list[float], float]:
-        times = [seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu)]
+        times = [predicted(t, product, dtype, gpu).seconds for t in ranked(product, dtype, gpu)]
         return times, library_seconds(product, dtype, gpu)
 
     slower = tuple(replace(t, rate=t.rate / 2) if t.product == kind else t for t in GPU.tiles)
@@ -78,7 +78,7 @@ def test_time_grows_with_turns_of_the_processors() -> None:
     tile = Tile(128, 128, 64, 4, 6)
     full = Product(128 * 11, 128 * GPU.processors // 11, 4096)
     more = Product(128 * 11, 128 * GPU.processors // 11 + 1, 4096)
-    assert seconds(tile, more, BF16, GPU) > 1.8 * seconds(tile, full, BF16, GPU)
+    assert predicted(tile, more, BF16, GPU).seconds > 1.8 * predicted(tile, full, BF16, GPU).seconds
 
 
 def test_a_group_names_its_tiles_and_blocks_takes_the_first() -> None:
@@ -207,7 +207,7 @@ def test_the_model_takes_a_library_only_where_it_is_faster() -> None:
     fast = replace(GPU, f32_rate=GPU.bf16_rate)
     assert tiles_of(func, 1, fast) == (LIBRARY,)
     large = Product(4096, 4096, 4096)
-    ours = seconds(ranked(large, F32, fast)[0], large, F32, fast)
+    ours = predicted(ranked(large, F32, fast)[0], large, F32, fast).seconds
     assert library_seconds(large, F32, fast) < ours
 
 

@@ -17,7 +17,7 @@ from stack.ir.traits import is_loop
 from stack.passes.nest.emit import emit
 from stack.passes.policies.gpu_streams import ProductStreams
 from stack.passes.steps.loops import axis_of
-from stack.passes.steps.primitives import IllegalStep, Step, applied, parse_steps, run_steps
+from stack.passes.steps.primitives import IllegalStep, LoweredKernel, Step, parse_steps, run_steps
 from stack.target import load
 
 BEFORE = """
@@ -241,9 +241,12 @@ def serial(kernel: Node) -> Node:
 def test_flash_attention_by_hand_does_the_work_of_the_policy() -> None:
     gpu = load("sm_90")
     stream = stream_in(streamed(attention(128, 192, 64, "f16")))
-    for _, made in applied(emit(stream), parse_steps(FLASH), gpu):
-        func = around(made)
-        assert parse(str(func)) is func and not list(breaches(made))
+    lowered = LoweredKernel(emit(stream), gpu)
+    lowered.take(*parse_steps(FLASH))
+    made = lowered.kernel
+    for _, _, kernel in lowered.done:
+        func = around(kernel)
+        assert parse(str(func)) is func and not list(breaches(kernel))
     tiled = ProductStreams(
         stream.rebuilt(attrs={**stream.attrs, "schedule": "m=64@grid k=64@serial"}), gpu
     ).kernel()
@@ -257,7 +260,9 @@ def test_values_of_flash_attention(keys: int) -> None:
     func = streamed(attention(100, keys, 16, "f16"))
     arrays = random_inputs(func)
     want = results(func, arrays)
-    for _, made in list(applied(emit(stream_in(func)), parse_steps(FLASH)))[-5:]:
+    lowered = LoweredKernel(emit(stream_in(func)), None)
+    lowered.take(*parse_steps(FLASH))
+    for _, _, made in lowered.done[-5:]:
         assert not wrong(made, arrays, want, 3e-2)
 
 

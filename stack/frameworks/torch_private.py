@@ -19,7 +19,8 @@ import torch
 from torch._decomp import global_decomposition_table as _decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
-from torch._higher_order_ops.effects import _register_effectful_op, has_effects
+from torch._higher_order_ops.effects import _register_effectful_op as register_effect
+from torch._higher_order_ops.effects import has_effects
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -116,16 +117,6 @@ def replace_composite(op: Any, change: Callable[[Callable[..., Any]], Callable[.
     for key in (_C.DispatchKey.CompositeImplicitAutograd, _C.DispatchKey.Autograd):
         op.py_kernels[key] = change(op.py_kernels[key])
     op._dispatch_cache.clear()
-
-
-@contextmanager
-def without_effect(name: str) -> Generator[None]:
-    """Context in which the operator `name` has no registered effect: traces add no token for it."""
-    handle = _register_effectful_op(name, None)
-    try:
-        yield
-    finally:
-        handle.destroy()
 
 
 def scan(*args: Any) -> Any:
@@ -699,5 +690,5 @@ def fake_store() -> Any:
 __all__ = [
     "FakeTensor", "FakeTensorMode", "FunctionalTensorMode", "HigherOrderOperator", "OpOverload",
     "OpOverloadPacket", "TorchDispatchMode", "disable_functional_mode", "has_effects", "pytree",
-    "while_loop_op", "without_modes",
+    "register_effect", "while_loop_op", "without_modes",
 ]  # fmt: skip

@@ -62,7 +62,10 @@ class Functional:
 
 def functional_graph(traced: Traced) -> Functional:
     """Traces the graph into ATen ops without mutation."""
-    gm, calls = traced.graph, _called(traced.graph)
+    gm = traced.graph
+    graphs = [module.graph for module in gm.modules() if isinstance(module, GraphModule)]
+    targets = {node.target for graph in graphs for node in graph.nodes}
+    calls = targets | {getattr(target, "__name__", None) for target in targets}
     if not calls.isdisjoint(layouts.BY_STRIDES):
         layouts.lay_out_as_eager(gm, traced.inputs)
     if private.ENTER_INFERENCE in calls:
@@ -101,23 +104,18 @@ def _exported(traced: Traced, holders: Sequence[Any], names: Sequence[str]) -> F
     return Functional(graph, [*own.values(), *traced.inputs], [*own, *names], [*written])
 
 
-def _called(gm: GraphModule) -> set[Any]:
-    """Returns all functions that a graph and its nested graphs call, and the names of these, and of
-    methods.
-    """
-    graphs = [module.graph for module in gm.modules() if isinstance(module, GraphModule)]
-    targets = {node.target for graph in graphs for node in graph.nodes}
-    return targets | {getattr(target, "__name__", None) for target in targets}
-
-
 @contextmanager
 def plain_tracing() -> Iterator[None]:
     """Context in which attention is traced as separate ops, and checks of linear algebra as nodes.
 
     By default torch picks a fused attention kernel and threads an effect token through the checks.
     """
-    with private.without_effect("aten::_linalg_check_errors"), sdpa_kernel(SDPBackend.MATH):
-        yield
+    handle = private.register_effect("aten::_linalg_check_errors", None)  # it has none
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        handle.destroy()
 
 
 # ---- decompositions

@@ -74,6 +74,15 @@ def test_its_tests_pass_as_they_are_written(kind: str, tests: int, tmp_path: Pat
     assert f"{tests} passed" in done.stdout  # the file with CHECK lines is one
 
 
+def test_the_rule_of_a_new_pass_passes_the_check_that_its_comment_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = new_pass("mine", "pattern", tmp_path)
+    found = re.search(r"`stackc check-rule (\S+)`", (folder / "mine.py").read_text())
+    assert found
+    assert main(["check-rule", str(folder / found[1])]) == 0, capsys.readouterr().out
+
+
 TWO = stack.parse("""func @two(%x: f32[8]) -> (f32[8], f32[8]) at tensor {
   %a = exp(%x) : f32[8]
   %b = neg(%x) : f32[8]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from stack.demos.course.catalog import LESSONS, find
 from stack.demos.course.grading import HINTS_FROM, grade, record, report
 from stack.demos.course.lesson import Lesson
 from stack.demos.course.notebook import notebook
+from stack.demos.course.reading import read
 from stack.demos.course.tries import count_tries
 from stack.errors import BackendMissing
 from stack.explore.table import table
@@ -24,7 +24,7 @@ TEXT = f"""\
 A course on compilers for machine learning: {len(LESSONS)} lessons, each a script and a notebook.
 
   python -m stack.demos.course list                  titles, minutes, packages that a lesson needs
-  python -m stack.demos.course run 1                 the lesson as a script
+  python -m stack.demos.course run 1                 the lesson: words, code, results
   python -m stack.demos.course start 1               exercise_01.py here, with its gaps
   python -m stack.demos.course grade 1               the checks of exercise_01.py
   python -m stack.demos.course notebooks -o course   a notebook for each lesson
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the lessons: titles, minutes, needs")
-    for name, what in (("run", "a lesson as a script"), ("start", "copy an exercise here")):
+    for name, what in (("run", "show a lesson, and run it"), ("start", "copy an exercise here")):
         commands.add_parser(name, help=what).add_argument("lesson")
     graded = commands.add_parser("grade", help="check an exercise")
     graded.add_argument("lesson")
@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _start(lesson)
     try:
         if args.command == "run":
-            runpy.run_path(str(lesson.path), run_name="__main__")
+            read(lesson)
+            print(f"exercise: python -m stack.demos.course start {lesson.name}")
             return 0
         return _grade(lesson, args)
     except Exception as error:

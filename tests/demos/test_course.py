@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from stack.demos.course.catalog import LESSONS, find
 from stack.demos.course.grading import checks_of, grade
 from stack.demos.course.lesson import ROOM, Lesson
 from stack.demos.course.notebook import cells, notebook
+from stack.demos.course.reading import read
 from stack.demos.course.steps import MINI, PARTS, Step
 
 NAMES = [lesson.name for lesson in LESSONS]
@@ -61,12 +61,46 @@ def test_titles_differ_and_each_lesson_has_goals_and_times() -> None:
 
 
 @each_lesson_here
-def test_it_runs_as_a_script(
+def test_it_runs(
     lesson: Lesson, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(show, "QUICK", True)
-    runpy.run_path(str(lesson.path), run_name="__main__")
+    read(lesson)
     assert capsys.readouterr().out.strip()
+
+
+def test_run_shows_the_words_and_the_code_above_what_they_print(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = sys.modules["__main__"]
+    assert main(["run", "2"]) == 0
+    assert sys.modules["__main__"] is before
+    out = capsys.readouterr().out
+    order = [
+        "# 2. Rewriting: an algebraic rule",  # words
+        '    @on("neg")',  # code
+        "Where a equals b, the left side is -0.0",  # words
+        "\n-0.0 0.0 -1.0 1.0\n",  # printed
+        "after pass 'careless'",
+        "exercise: python -m stack.demos.course start 2",
+    ]
+    found = [out.find(text) for text in order]
+    assert -1 not in found and found == sorted(found), found
+
+
+def test_lines_of_a_lesson_that_run_shows_are_those_of_its_script(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch_mlir")
+    assert main(["run", "1"]) == 0
+    line = f"lesson_01_stages.py:{_line_of('lesson_01_stages.py', 'softmax')}"
+    assert line in capsys.readouterr().out
+
+
+def _line_of(name: str, word: str) -> int:
+    (path,) = (lesson.path for lesson in LESSONS if lesson.path.name == name)
+    lines = path.read_text().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if word in line and line.startswith("    "))
 
 
 @each_lesson_here

@@ -30,9 +30,9 @@ _EMPTY_KEPT = _KEPT - {"iota", "broadcast"}
 
 @dataclass(frozen=True)
 class Fold(Pass):
-    """Evaluate ops on constants in the interpreter. An array without elements is a constant, and
-    what is computed from one alone is equal elements: a pad, a reduction, a product.
+    """Evaluate ops on constants in the interpreter.
 
+    An array without elements is a constant, and the results of ops on it alone are equal elements.
     A result larger than `max_elements` stays an op, unless it is no larger than the constant arrays
     that it is computed from. Then folding saves memory too; it may read up to `max_work` elements.
 

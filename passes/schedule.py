@@ -93,7 +93,7 @@ class _Writer:
     def __init__(self, options: WriteSchedules, log: Log) -> None:
         self.loops, self.most, self.log = options.loops, options.most, log
         self.refused: dict[str, str] = {}  # groups without such a kernel, and the reason
-        self.names: dict[str, None] = {}  # values that have a choice of schedules
+        self.names: dict[str, None] = {}  # groups that take a schedule or a list of steps
         self.taken: set[str] = set()  # given entries that were used
         self.values: set[str] = set()  # names in the function
         self.policies: dict[tuple[Any, ...], Policy | None] = {}  # one for all equal groups
@@ -129,7 +129,6 @@ class _Writer:
                 why = f"there is one way to compute {what}, other than by a list of steps"
                 self.refused.setdefault(name, why)
                 continue
-            self.names[f"%{name}"] = None
             found = self._given(node, policy, lines, name, str(node.attrs.get("name", "")))
             self.log.choices.append(ScheduleChoice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
@@ -175,6 +174,7 @@ class _Writer:
         """
         if not (is_generated(node) or is_stream(node) or is_bare(node)):
             return ""
+        self.names[f"%{name}"] = None
         own = str(node.attrs.get("name", ""))
         entry, text = given_for(self.log.schedules, name.removesuffix(PART), name, own)
         if not is_list(text) or name + PART in self.values:

@@ -18,7 +18,7 @@ from stack.errors import StackError
 from stack.ir.types import BF16, DType
 from stack.run.backend import AddressProgram
 from stack.run.file_format import type_named
-from stack.run.rejected_arguments import explain_trace
+from stack.run.rejected_arguments import capture_as_eager, explain_trace
 from stack.wings import part
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class JaxFrontend:
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
-        """Returns no breaks: a JAX program is traced as a whole or not at all."""
+        """Returns no breaks: JAX traces a program as a whole, or this raises JAX's error."""
+        capture_as_eager(self, fn, args)
         return []
 
     def flags(self) -> dict[str, Any]:

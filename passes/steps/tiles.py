@@ -26,7 +26,7 @@ def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> s
             return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other one"
         held, most = prod(shape) * max(value.dtype.bytes, 1), target.registers * target.vector_bytes
         if held > most:
-            return f"a vector of {held} bytes, and all vector registers have {most}"
+            return f"a vector of {prod(shape)} {value.dtype} has {held} bytes, all registers {most}"
     return ""
 
 

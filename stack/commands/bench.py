@@ -107,7 +107,7 @@ TEXT = f"""
 def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of `stackc bench`."""
     parser = common.command(subparsers, "bench", run, "ratios to other compilers", TEXT)
-    common.add_target(parser)
+    common.add_target(parser, "a suite (cpu, gpu, ops, models, sharding), ")
     parser.add_argument(
         "device",
         nargs="?",

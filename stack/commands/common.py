@@ -43,12 +43,12 @@ def command(
     return parser
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments TARGET, --input and --frontend."""
+def add_target(parser: argparse.ArgumentParser, also: str = "") -> None:
+    """Adds the arguments TARGET, --input and --frontend; `also` names what else TARGET may be."""
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="file.py:name or pkg.mod:name (a module, a function, or a factory that returns"
+        help=f"{also}file.py:name or pkg.mod:name (a module, a function, or a factory that returns"
         " (callable, args)), the folder of a saved run, or a file of IR text, ONNX or StableHLO",
     )
     add_inputs(parser)
@@ -125,7 +125,8 @@ def add_passes(parser: argparse.ArgumentParser, several: bool) -> None:
         default=None if several else "default",
         metavar="PIPELINE",
         help="such as 'canonicalize,fuse{max_inputs=8}', instead of the backend's own pipeline; or"
-        " changes to that pipeline, as 'default,+file.py:Mine@fused,-layout'",
+        " changes to that pipeline, as 'default,+file.py:Mine@fused,-layout'"
+        + ("; repeatable: each is one system" if several else ""),
     )
 
 

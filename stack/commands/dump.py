@@ -80,7 +80,7 @@ def add(subparsers: common.Subparsers) -> None:
         "--steps",
         action="store_true",
         help="show how each kernel is built: its naive loop nest, then each schedule step; with"
-        " --all the kernel after each; for one step: `stackc show RUN y.step3` (triton, cuda)",
+        " --all the kernel after each; for one step: `stackc show RUN y.step3`",
     )
     common.add_mesh(parser)
     parser.add_argument("--all", action="store_true", help="print the text of every stage too")
@@ -128,8 +128,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         record = record_of(target, settings)
     if args.output:
-        folder = record.save(output_folder(args.output))
-        common.progress(f"wrote {folder}")
+        common.progress(f"wrote {record.save(output_folder(args.output))}")
     if args.graph:
         wing("report").write_graph(record.func(args.to or "imported"), Path(args.graph))
         common.progress(f"wrote {args.graph}")
@@ -177,10 +176,9 @@ def _own_inputs(target: CommandTarget, settings: Settings) -> list[np.ndarray]:
 
 def _steps(record: Run, backend: Backend, settings: Settings) -> list[KernelSteps]:
     """Returns the kernels with the steps of their schedules."""
-    if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
+    func = next((r.func for r in record.records if r.name == STAGE), None)
+    if func is None:
         raise UsageError(f"--steps shows the steps of stage {STAGE}, which this run does not have")
-    func = record[STAGE].func
-    assert func is not None
     return list(stepped(func, backend, target_of(backend, settings.options)))
 
 
@@ -202,12 +200,8 @@ def _print_steps(found: Sequence[KernelSteps], args: argparse.Namespace) -> bool
             print(f"\n# {kernel.value}.step{number}: {step.text}\n{text}")
         if args.check:
             wrong = [f"step {n}: {why}" for n, why in check_steps(kernel) if why]
-            print(
-                "\n".join(
-                    f"   {line}"
-                    for line in wrong or ["each step computes the same as the loop nest"]
-                )
-            )
+            told = wrong or ["each step computes the same as the loop nest"]
+            print(*(f"   {line}" for line in told), sep="\n")
             is_wrong |= bool(wrong)
     return is_wrong
 
@@ -232,8 +226,9 @@ def print_stages(record: Run) -> None:
 
 
 def output_folder(name: str) -> Path:
-    """Returns a folder to write to. Raises UsageError for a file."""
-    folder = Path(name)
-    if folder.is_file():
-        raise UsageError(f"{folder} is a file; -o takes a folder")
-    return folder
+    """Creates a folder to write to. Raises UsageError if that is impossible."""
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"-o takes a folder; {name}: {error.strerror}") from error
+    return Path(name)

@@ -164,9 +164,8 @@ def run_explain(args: argparse.Namespace) -> int:
     if args.sharding:
         return _print_lines(args, wing("mesh").why(run, args.sharding))
     if args.recompiles:
-        return _print_lines(
-            args, run.note("guards").splitlines() or ["no guards besides its inputs"]
-        )
+        guards = run.note("guards").splitlines()
+        return _print_lines(args, guards or ["no guards besides its inputs"])
     if args.kernel:
         return _print_kernel(run, args)
     if args.tile:

@@ -110,7 +110,7 @@ def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str,
     found = [row for row in rows if row[key] == name or str(row[key]).startswith(f"{name}.")]
     if not found:
         known = list(dict.fromkeys(str(row[key]) for row in rows))
-        raise unknown_name(f"nothing among the {kind} is named", name, known, see=f"stackc {kind}")
+        raise unknown_name(f"`stackc {kind}` has no entry", name, known, see=f"stackc {kind}")
     return found
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from stack.commands import common
+from stack.errors import UsageError
 from stack.testing.scaffold import KINDS, new_pass
 from stack.testing.watch import watch
 
@@ -56,6 +57,9 @@ def run_new(args: argparse.Namespace) -> int:
 def run_watch(args: argparse.Namespace) -> int:
     """Runs pytest until interrupted; the exit code is that of the last run."""
     paths = [Path(path) for path in args.paths]
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no file or folder {path}")
     codes = [0]
 
     def run(changed: list[Path]) -> None:

@@ -19,7 +19,7 @@ from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline, Record
 from stack.schedule import named_schedules
-from stack.target import load
+from stack.target import Cpu, load
 from stack.wings import part
 
 OPT = """
@@ -49,7 +49,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--pass-pipeline",
         metavar="PIPELINE",
-        help="passes to run, see `stackc passes` (default with --schedule: schedule)",
+        help="passes to run, see `stackc passes` (default with --schedule: schedule, for --target)",
     )
     common.add_schedule(parser)
     parser.add_argument(
@@ -161,7 +161,9 @@ def run_opt(args: argparse.Namespace) -> int:
     if args.against:
         return part("bench", "judge-fusings")(args)
     schedules = named_schedules(args.schedule)
-    pipeline = args.pass_pipeline or ("schedule" if schedules else "")
+    target = load(args.target) if args.target else None
+    loops = "{loops=cpu}" if isinstance(target, Cpu) else ""
+    pipeline = args.pass_pipeline or (f"schedule{loops}" if schedules else "")
     if not pipeline:
         raise UsageError("give the passes to run as --pass-pipeline, see `stackc passes`")
     func = read(args.file)
@@ -187,7 +189,7 @@ def run_opt(args: argparse.Namespace) -> int:
         fuel=args.fuel,
         on_pass=on_pass,
         verbose=args.verbose or args.stats,
-        target=load(args.target) if args.target else None,
+        target=target,
         schedules=schedules,
     )
     if args.stats:

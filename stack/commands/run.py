@@ -38,7 +38,7 @@ RUN = """
       stackc run r1:fused --backend mlir
       stackc run r1:imported --seed 7 --save out.npz
       stackc run edited.stack --stage fused --backend mlir    run only what follows that stage
-      stackc run --from r1/09-mlir.mlir --stage mlir    run edited kernels from a file
+      stackc run r1/09-mlir.mlir --stage mlir           run edited kernels from a file
       stackc run edited.stack --against r1:imported    does it compute the same as the program?
       stackc run r1 --kernel dot_add=hand.py:mine    hand-written: checked, timed against ours
       stackc run model.py:net -i 'f32[8,128]' --first-nan    the op that makes the first nan
@@ -48,14 +48,9 @@ RUN = """
 def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of `stackc run`."""
     parser = common.command(subparsers, "run", run, "run IR text on random inputs", RUN)
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE",
-        help="IR text, RUN:STAGE, or - for stdin; with --first-nan also a program",
-    )
+    help_ = "IR text, RUN:STAGE, or - for stdin; with --first-nan also a program"
+    parser.add_argument("file", metavar="FILE", help=help_)
     common.add_inputs(parser)
-    parser.add_argument("--from", dest="source", metavar="FILE", help="the same as FILE")
     parser.add_argument(
         "--stage", metavar="NAME", help="the stage of FILE: only what follows it is run"
     )
@@ -102,34 +97,31 @@ def run(args: argparse.Namespace) -> int:
     If a backend or another function is given, compares their results. With a kernel's text or a
     kernel written by hand, runs these instead.
     """
-    if (args.file is None) == (args.source is None):
-        raise UsageError("give exactly one FILE to run, with or without --from")
-    file = args.file or args.source
     if args.first_nan or args.first_inf:
-        return _run_first_nan(args, file)
+        return _run_first_nan(args, args.file)
     if args.input or args.frontend:
         raise UsageError("-i and --frontend are for a program: add --first-nan")
     if args.against:
-        args.against = same_run(args.against, file)
+        args.against = same_run(args.against, args.file)
     if args.kernel:
-        return part("bench", "race-kernel")(args, file)
+        return part("bench", "race-kernel")(args, args.file)
     if _is_kernel_text(args):
-        return _run_text(args, file)
-    func = read(file)
+        return _run_text(args, args.file)
+    func = read(args.file)
     if args.stage and not args.backend:
         raise UsageError("--stage is the stage at which a backend continues: add --backend")
     inputs = random_inputs(func, args.seed)
     if args.unsafe and args.backend:
-        run_backend(func, inputs, args.backend, args.stage)
+        runner(func, args.backend, args.stage)(inputs)
         return 0
     truth = read(args.against) if args.against else func
     if [p.type for p in truth.params] != [p.type for p in func.params]:
-        raise UsageError(f"{args.against} takes other arguments than {file}")
+        raise UsageError(f"{args.against} takes other arguments than {args.file}")
     try:
         expected = as_list(truth.interpret(*inputs))
         found = None
         if args.backend:
-            found = run_backend(func, inputs, args.backend, args.stage)
+            found = runner(func, args.backend, args.stage)(inputs)
         elif args.against:
             found = as_list(func.interpret(*inputs))
     except IndexError as error:
@@ -142,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         }
         held |= {f"result_{i}": a for i, a in enumerate(expected)}
         np.savez(args.save, **held)
-    who = (args.backend or file, args.against or "the interpreter")
+    who = (args.backend or args.file, args.against or "the interpreter")
     return report_results(args, truth, expected, found, who)
 
 
@@ -228,17 +220,12 @@ def statistics(array: Any) -> dict[str, Any]:
     }
 
 
-def run_backend(
-    func: Func, inputs: Arrays, backend: str, stage: str | None = None
-) -> list[np.ndarray]:
-    """Returns a backend's results in the interpreter's format; starts after `stage` if given."""
-    return runner(func, backend, stage)(inputs)
-
-
 def runner(
     func: Func, backend: str, stage: str | None = None
 ) -> Callable[[Arrays], list[np.ndarray]]:
-    """Compiles a function; returns a function that runs it, see `run_backend`."""
+    """Compiles a function, from `stage` on if given; returns a function that runs it, with results
+    in the interpreter's format.
+    """
     if stage:
         made = executable_from(func, stage, backend)
         return lambda inputs: results_of(made, func, inputs)

@@ -40,7 +40,7 @@ DIFF = """
     examples:
       stackc diff r1:canonical r1:fused
       stackc diff r1:canonical fused      the same
-      stackc diff g1:out.step1 out.step2  what step 2 did to the kernel of %out (triton, cuda)
+      stackc diff g1:out.step1 out.step2  what step 2 did to the kernel of %out
       stackc diff r1 r2
       stackc diff r1 r2 --stage fused
 """

@@ -141,7 +141,9 @@ def load_run(folder: str | Path) -> SavedRun:
     root = Path(folder)
     path = root / "manifest.json"
     if not path.is_file():
-        raise UsageError(f"{root} is not a saved run: it has no manifest.json")
+        runs = ", ".join(str(found.parent) for found in sorted(root.glob("*/manifest.json")))
+        why = "it has no manifest.json" + (f"; these are: {runs}" if runs else "")
+        raise UsageError(f"{root} is not a saved run: {why}")
     try:
         manifest = json.loads(read_text(inside(root, path.name)))
     except (OSError, ValueError, RecursionError) as error:

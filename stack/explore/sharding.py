@@ -66,7 +66,7 @@ def summary(run: Run) -> str:
     found = [table(["value", "sharding", "on a rank"], places), table_of(local)]
     if placed.meshes and all(isinstance(t.bytes, int) for n in local.nodes for t in n.types):
         known = machine(MACHINE)
-        found.append(f"on {known.title}: {simulate(local, placed.meshes[0], known)}")
+        found.append(f"simulated on {known.title}: {simulate(local, placed.meshes[0], known)}")
     return "\n\n".join(found)
 
 

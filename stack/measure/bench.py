@@ -25,7 +25,7 @@ from stack.measure.roofline import (
     measure_ceilings,
     thread_limit,
 )
-from stack.measure.suite import Case
+from stack.measure.suite import Case, title_of
 from stack.measure.systems import BenchProgram, Say, System, capture_program
 from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio
 from stack.run.compile import DEFAULT_BACKEND
@@ -310,7 +310,8 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
             if row["ms"] and limit:
                 row["share_of_limit"] = limit / row["ms"]
                 if limit > 1.02 * row["ms"]:
-                    what = f"{row['row']} {row['case']}: {row['system']} took {row['ms']:.3g} ms"
+                    name = f"{row['row']} {title_of(row['case'])}: {row['system']}"
+                    what = f"{name} took {row['ms']:.3g} ms"
                     floor = f"below the floor of {limit:.3g} ms"
                     why = "impossible, so the roof was measured under load; do not report it"
                     found.problems.append(f"{what}, {floor}: {why}")

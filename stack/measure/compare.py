@@ -20,7 +20,7 @@ from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import NO_OPTIONS, BenchProgram, Say, System, own_system, peer_systems
-from stack.measure.timing import NOISY, ROUNDS, Interrupted, Timing, interleave, ratio
+from stack.measure.timing import LEAST, NOISY, ROUNDS, Interrupted, Timing, interleave, ratio
 from stack.processors import usable_processors
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
@@ -138,7 +138,7 @@ def measure(
 ) -> Comparison:
     """Times compiled systems in interleaved rounds, and checks their results on one program."""
     running = [s for s in systems if s.runner is not None]
-    say(f"timing {len(running)} systems in {rounds} interleaved rounds")
+    say(f"timing {len(running)} systems in {max(rounds, LEAST)} interleaved rounds")
     timings: dict[int, Timing] = {}
     repeats = [s.runner.run for s in running if s.runner is not None]
     is_cut = False

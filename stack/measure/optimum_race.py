@@ -13,7 +13,7 @@ from stack.explore.terminal import Loud
 from stack.measure.compare import Comparison, measure, ratio_text
 from stack.measure.fusion_input import fusion_input, fusion_of
 from stack.measure.fusion_optimum import Compared, Landscape, Standing, described, landscape
-from stack.measure.plots import plot_landscape
+from stack.measure.plots import files_of, plot_landscape
 from stack.measure.systems import (
     NO_OPTIONS,
     BenchProgram,
@@ -97,7 +97,7 @@ def race_fusings(
         marks = {s.name: s.seconds for s in found.standings}
         title = f"{label(target)}: {found.size} legal fusings, predicted for {found.machine}"
         plot_landscape(found.histogram, marks, title, plot)
-        say(f"wrote {plot}")
+        say(f"wrote {', '.join(map(str, files_of(plot)))}")
     elif plot:
         say("no picture: a search in parts does not know how all fusings are distributed")
     if not rounds or settings.machine:

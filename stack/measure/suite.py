@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,12 @@ class Case:
     @property
     def title(self) -> str:
         """Returns a title such as `gpt2 seq=128 f32`."""
-        return " ".join(f"{k}={v}" if isinstance(v, int) else str(v) for k, v in self.case.items())
+        return title_of(self.case)
+
+
+def title_of(case: Mapping[str, Any]) -> str:
+    """Returns the title of a case: `rows=1 depth=768 f32`."""
+    return " ".join(f"{k}={v}" if isinstance(v, int) else str(v) for k, v in case.items())
 
 
 def select(

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from stack.errors import UsageError
 from stack.measure.systems import Say
 
 HOST = "127.0.0.1"
@@ -103,7 +104,10 @@ def server(follower: Follower, port: int) -> ThreadingHTTPServer:
 def serve(argv: Sequence[str], files: Sequence[Path], port: int, say: Say) -> int:
     """Serves the page until interrupted."""
     follower = Follower(argv)
-    made = server(follower, port)
+    try:
+        made = server(follower, port)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"port {port} of {HOST}: {error}; without --port, a free one") from error
     watch = threading.Thread(target=follower.follow, args=(files,), daemon=True)
     watch.start()
     say(f"http://{HOST}:{made.server_address[1]}/ follows {', '.join(p.name for p in files)}")

@@ -206,6 +206,8 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, truth: Truth | None
     try:
         with phase(f"pass {item.name}"):
             after = item.run(func, log)
+        if not isinstance(after, Func):
+            raise UsageError(f"it returns {after!r:.40}, not a Func")
     except VerifyError as error:
         raise error.found_after(str(item)) from error
     except Exception as error:

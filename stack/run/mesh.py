@@ -84,7 +84,8 @@ def parts_of(array: Array, sharding: Sharding, filler: Any = 0) -> list[Array]:
     parts: list[Array] = []
     for rank in range(sharding.mesh.ranks):
         held = array[cuts_of(array.shape, sharding, rank)]
-        part = np.full(shape, filler, array.dtype)
+        with np.errstate(invalid="ignore"):  # a filler nan in an array of integers
+            part = np.full(shape, filler, array.dtype)
         part[tuple(slice(0, n) for n in held.shape)] = held
         parts.append(part)
     return parts

@@ -7,7 +7,7 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -284,32 +284,42 @@ class Run:
         return {"schema": DECISIONS_SCHEMA, "stages": held}
 
     def save(self, folder: str | Path) -> Path:
-        """Writes every stage, kernel and note, and manifest.json last. Returns the folder."""
+        """Writes every stage, kernel and note, and manifest.json last. Removes the other stages and
+        kernels of a run that the folder held before. Returns the folder.
+        """
         from stack.ir.files import replace_file, save_constants
 
         root = Path(folder)
-        (root / "kernels").mkdir(parents=True, exist_ok=True)
         manifest = self.manifest()
         sources = {_file_name(name): text for name, text in self.sources.items()}
         manifest["sources"] = list(sources)
-        (root / "sources").mkdir(exist_ok=True)
-        for name, text in sources.items():
-            replace_file(root / "sources" / name, text.encode())
-        for stage, entry in zip(self.records, manifest["stages"], strict=True):
-            replace_file(root / entry["file"], stage.text.encode())
-        for kernel, entry in zip(self.kernels, manifest["kernels"], strict=True):
-            if entry["file"]:
-                replace_file(root / entry["file"], kernel.text.encode())
-        save_constants(self.functions, root)
+        files = {f"sources/{name}": text for name, text in sources.items()}
+        entries = (*manifest["stages"], *manifest["kernels"])
+        for made, entry in zip((*self.records, *self.kernels), entries, strict=True):
+            files |= {entry["file"]: made.text} if entry["file"] else {}
         told = {s.name: "\n\n".join(s.notes) + "\n" for s in self.records if s.notes}
-        if self.notes or told:
-            (root / "notes").mkdir(exist_ok=True)
-            for title, text in (*self.notes.items(), *told.items()):
-                path = root / "notes" / f"{_file_name(title)}.txt"
-                replace_file(path, text.encode())
-        replace_file(root / DECISIONS, (json.dumps(self.decisions(), indent=1) + "\n").encode())
-        replace_file(root / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
+        for title, text in (*self.notes.items(), *told.items()):
+            files[f"notes/{_file_name(title)}.txt"] = text
+        files[DECISIONS] = json.dumps(self.decisions(), indent=1) + "\n"
+        files["manifest.json"] = json.dumps(manifest, indent=2) + "\n"
+        stale = _files_of(root / "manifest.json") - files.keys()
+        root.mkdir(parents=True, exist_ok=True)
+        save_constants(self.functions, root)
+        for name, text in files.items():
+            (root / name).parent.mkdir(exist_ok=True)
+            replace_file(root / name, text.encode())
+        for name in stale:
+            (root / name).unlink(missing_ok=True)
         return root
+
+
+def _files_of(manifest: Path) -> set[str]:
+    """Returns the names of the stages and kernels that a manifest lists; none for other files."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        held = json.loads(manifest.read_text(encoding="utf-8"))
+        kernels = {f"kernels/{Path(k['file']).name}" for k in held["kernels"] if k["file"]}
+        return kernels | {Path(s["file"]).name for s in held["stages"]}
+    return set()
 
 
 _OPEN: list[list[Run]] = []  # of every `recording()`

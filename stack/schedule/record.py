@@ -177,8 +177,8 @@ def _bound(own: Sequence[Split], usual: Sequence[Split]) -> Sequence[Split]:
 def _unreadable(text: str, word: str) -> UsageError:
     return UsageError(
         f"schedule {text!r}: cannot read {word!r}; write blocks of axes and options, as in"
-        " 'm=128@grid n=256@grid k=64@serial warps=8 stages=3 persistent', or one of"
-        f" {', '.join(WORDS)}"
+        " 'm=128@grid n=256@grid k=64@serial warps=8 stages=3 persistent', steps with their"
+        f" operands, as in 'split m 8; unroll m.1', or one of {', '.join(WORDS)}"
     )
 
 

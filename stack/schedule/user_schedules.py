@@ -43,7 +43,7 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
             if not colon:
                 raise UsageError(
                     f"schedule {line!r}: write 'NAME: m=128 n=64', a list of steps as"
-                    " 'NAME: split r 1024; vectorize r.1; bind i grid', or name a file"
+                    " 'NAME: split r 1024; vectorize r.1; bind i grid', or name a file that exists"
                 )
             if not is_list(schedule):
                 Schedule.parse(schedule.strip())

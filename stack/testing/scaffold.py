@@ -35,8 +35,12 @@ def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"a pass is called by a Python name in small letters, not {name!r}")
     root = Path(folder) / name
-    if root.exists():
-        raise UsageError(f"{root} exists already")
+    try:
+        root.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UsageError(f"{root} exists already") from error
+    except OSError as error:
+        raise UsageError(f"cannot create {root}: {error.strerror}") from error
     cls = "".join(part.capitalize() for part in name.split("_"))
     words = {
         "name": name,

@@ -51,7 +51,7 @@ def test_only_what_follows_the_stage_is_run(
     record = Run()
     executable_from(load(Path(file)), "fused", "mlir", record)
     assert record.stages[:3] == ["scheduled", "tiled", "loop"]
-    assert main(["run", "--from", file, "--stage", "fused", "--backend", "mlir"]) == 0
+    assert main(["run", file, "--stage", "fused", "--backend", "mlir"]) == 0
     assert main(["run", file, "--stage", "fusde", "--backend", "mlir"]) == 2
     assert "did you mean 'fused'" in capsys.readouterr().err
 
@@ -95,7 +95,7 @@ def test_kernels_are_taken_from_an_edited_file(
 ) -> None:
     """As it was printed it computes what it did; edited, what is written there."""
     file = stage_file(folder, stage)
-    argv = ["run", "--stage", stage, "--seed", "3", "--from"]
+    argv = ["run", "--stage", stage, "--seed", "3"]
     assert main([*argv, str(file)]) == 0
     edited = folder / f"edited.{stage}"
     text = file.read_text()
@@ -117,17 +117,17 @@ def test_kernel_text_that_is_wrong_is_told_by_line_and_column(
     number, line = next((i, x) for i, x in enumerate(text.splitlines(), 1) if "arith.mulf" in x)
     broken = folder / "broken.mlir"
     broken.write_text(text.replace(line, line.replace("mulf %x", "mulf %nobody")))
-    assert main(["run", "--from", str(broken), *argv]) == 2
+    assert main(["run", str(broken), *argv]) == 2
     said = capsys.readouterr()
     column = line.index("%x") + 1
     assert f"line {number}, column {column}: use of undeclared SSA value name" in said.err
     assert f"in {broken}" in said.err
     assert not said.out
     broken.write_text(text.replace("// ---- ", "// ---- un", 1))
-    assert main(["run", "--from", str(broken), *argv]) == 2
+    assert main(["run", str(broken), *argv]) == 2
     assert "has no kernel" in capsys.readouterr().err
     asm = str(stage_file(folder, "asm"))
-    assert main(["run", "--from", asm, "--stage", "asm"]) == 2
+    assert main(["run", asm, "--stage", "asm"]) == 2
     assert "cannot resume from kernel text at 'asm'" in capsys.readouterr().err
 
 
@@ -140,7 +140,7 @@ def test_kernel_text_for_another_cpu_is_refused(
     other = folder / "other.mlir"
     other.write_text(text.replace(head, f"{head[:-1]}attributes {{target_features = {asked}}} {{"))
     argv = ["--stage", "mlir", "--against", f"{folder / 'r'}:imported"]
-    assert main(["run", "--from", str(other), *argv]) == 2
+    assert main(["run", str(other), *argv]) == 2
     assert "does not run the kernel: it has no no-such-thing" in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stack.cli import main
 from stack.report.live_page import HOST, Follower, server
 
 pytest.importorskip("torch")
@@ -67,3 +68,13 @@ def test_it_follows(live: tuple[Path, Follower, str]) -> None:
     for host in ("example.org", "127.0.0.1.example.org:80"):
         with pytest.raises(urllib.error.HTTPError):
             get(f"{address}/", host)
+
+
+def test_a_port_that_is_taken_is_an_error_without_a_traceback(
+    live: tuple[Path, Follower, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _, address = live
+    for port, why in ((address.rpartition(":")[2], "in use"), ("70000", "port must be")):
+        assert main(["live", f"{file}:net", "-i", "f32[4,8]", "--port", port]) == 2
+        said = capsys.readouterr().err
+        assert f"port {port} of 127.0.0.1" in said and why in said and "without --port" in said

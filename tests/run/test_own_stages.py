@@ -9,7 +9,7 @@ import pytest
 
 import stack
 import stack.plugins as plugins
-from stack.commands.run import run_backend
+from stack.commands.run import runner
 from stack.ir import Func, parse
 from stack.ir.files import large_constants
 from stack.rewrite import Pipeline
@@ -65,7 +65,7 @@ def test_stages_run_again(name: str, stage: str) -> None:
     func = stack.compile(fn, *args, backend="mlir").run[stage].func
     assert func is not None
     inputs = random_inputs(func, 0)
-    found = run_backend(again(func), inputs, "mlir")
+    found = runner(again(func), "mlir")(inputs)
     for got, want, result in zip(
         found, as_list(func.interpret(*inputs)), func.results, strict=True
     ):

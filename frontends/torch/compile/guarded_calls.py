@@ -77,7 +77,7 @@ class TorchCalls:
                 self._called(args, kwargs, captures=True)
             except Prepared:
                 return
-        raise StackError(f"{self.fn!r} does no work on tensors: there is nothing to compile")
+        raise StackError("the function does no work on tensors: there is nothing to compile")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _is_traced():

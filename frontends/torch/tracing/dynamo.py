@@ -87,7 +87,7 @@ class Traced:
         with capturing(fn, settings), torch.no_grad():
             self.output: Any = private.capture_whole(fn, args)
         if self.output.backend_input is None:
-            raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
+            raise StackError("the function does no work on tensors: there is nothing to compile")
         self.graph: GraphModule = self.output.backend_input.graph_module
         self.marks = [torch.empty(0) for _ in self.graph.graph.output_node().args[0]]  # pyright: ignore
         self.inputs: Sequence[Any] = ()

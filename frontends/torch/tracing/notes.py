@@ -48,6 +48,7 @@ def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     told: dict[str, None] = {}
     for each in found.break_reasons:
         why = str(each.reason).strip().splitlines()[0]
+        why = "a branch on the data of a tensor" if why.startswith("generic_jump") else why
         place = place_of(getattr(each, "user_stack", ()))
         told[f"{place}: {why}" if place else why] = None
     return list(told)

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from stack.commands.run import run_backend
+from stack.commands.run import runner
 from stack.errors import StackError
 from stack.ir import parse, verify
 from stack.rewrite.inputs import random_inputs
@@ -36,7 +36,7 @@ def tell(text: str) -> str:
     except (MemoryError, ValueError, OverflowError, TypeError, StackError) as error:
         return f"not interpreted: {type(error).__name__}: {error}"[:200]
     try:
-        run_backend(func, inputs, "mlir")
+        runner(func, "mlir")(inputs)
     except (StackError, MemoryError) as error:
         return f"not run: {error}"[:200]
     return "ran"

@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
     ),
     "glossary": (
         "definitions of terms",
-        "Definitions of passes, attributes, options, kinds of kernels and words in notes,"
+        "Definitions of passes, steps, attributes, options, kinds of kernels, words in notes,"
         "\nwith a source for each.",
         inventory.glossary,
         ("name", "kind", "line", "source"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-KINDS = ("pass", "attribute", "option", "loop", "kernel", "space", "note", "word")
+KINDS = ("pass", "step", "attribute", "option", "loop", "kernel", "space", "note", "word")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a newcomer types in the first hour, mistakes too: each is answered without a traceback."""
+"""Mistakes of the first hour with `stackc`: each is answered without a traceback."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from stack.explore.glossary import KINDS, entries, terms
 from stack.ir import ops
 from stack.ir.kernel_ops import LOOP_KINDS
 from stack.ir.types import SPACES
+from stack.passes.steps import primitives  # noqa: F401  defines them
+from stack.passes.steps.step import STEPS
 from stack.rewrite.group import Group
 from stack.run.backend import Kernel
 
@@ -35,6 +37,10 @@ def kinds_of_kernels() -> set[str]:
 
 def test_every_pass_is_in_it():
     assert set(plugins.names("stack.passes")) == terms("pass")
+
+
+def test_every_primitive_of_a_schedule_is_in_it():
+    assert set(STEPS) == terms("step")
 
 
 def test_every_option_of_a_pass_is_in_it():
@@ -66,7 +72,7 @@ def test_entries_are_a_line_and_a_source():
 
 
 def test_command(capsys: pytest.CaptureFixture[str]):
-    assert main(["glossary", "fuse", "--json"]) == 0
+    assert main(["glossary", "coalesce", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "stack.glossary/1"
     (row,) = document["glossary"]

@@ -206,7 +206,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, truth: Truth | None
     try:
         with phase(f"pass {item.name}"):
             after = item.run(func, log)
-        if not isinstance(after, Func):
+        if not isinstance(after, Func):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"it returns {after!r:.40}, not a Func")
     except VerifyError as error:
         raise error.found_after(str(item)) from error

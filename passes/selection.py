@@ -75,6 +75,8 @@ def _is_simple(sort: Node, axis: int) -> bool:
 def _are_positions(node: Node, axis: int) -> bool:
     """True for an array of the indices along an axis."""
     axes = spread(node)
+    if node.op == "reshape" and node.shape[axis] == node.tensor.size:
+        return is_positions(node.args[0]) and node.args[0].tensor.rank == 1
     if axes is None:
         return is_positions(node) and int(node.attrs["axis"]) == axis
     inner = node.args[0]

@@ -75,6 +75,17 @@ def test_floats_are_in_the_order_of_a_sort(axis: int, count: int, down: bool, dt
                 np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
 
 
+def test_places_of_a_single_row_are_a_view() -> None:
+    text = str(before(3, dtype="f32")).replace("[5, ", "[1, ")
+    text = text.replace("broadcast(%iota) {axes=[1]}", "reshape(%iota)").replace("[5", "[1")
+    func = Pipeline("canonicalize").run(parse(text)).func
+    made = selected(func)
+    assert any(n.op == "sort" for n in func.nodes) and not any(n.op == "sort" for n in made.nodes)
+    x = np.random.default_rng().standard_normal((1, 13)).astype(np.float32)
+    for got, want in zip(made.interpret(x), func.interpret(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_rows_stay_in_the_cache_of_a_cpu() -> None:
     cpu = load("avx2")
     most = cpu.kept_bytes // 4

@@ -19,8 +19,8 @@ import torch
 from torch._decomp import global_decomposition_table as _decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
+from torch._higher_order_ops.effects import _get_effect as get_effect
 from torch._higher_order_ops.effects import _register_effectful_op as register_effect
-from torch._higher_order_ops.effects import has_effects
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -89,7 +89,7 @@ def has_effect(op: Any) -> bool:
     Torch orders the checks of linear algebra like effects; they only raise.
     """
     is_check = op is torch.ops.aten._linalg_check_errors.default
-    return bool(op._schema.is_mutable) or (not is_check and has_effects(op))
+    return bool(op._schema.is_mutable) or (not is_check and get_effect(op) is not None)
 
 
 def schema_name(op: Any) -> str:
@@ -689,6 +689,6 @@ def fake_store() -> Any:
 
 __all__ = [
     "FakeTensor", "FakeTensorMode", "FunctionalTensorMode", "HigherOrderOperator", "OpOverload",
-    "OpOverloadPacket", "TorchDispatchMode", "disable_functional_mode", "has_effects", "pytree",
+    "OpOverloadPacket", "TorchDispatchMode", "disable_functional_mode", "get_effect", "pytree",
     "register_effect", "while_loop_op", "without_modes",
 ]  # fmt: skip

@@ -110,12 +110,14 @@ def plain_tracing() -> Iterator[None]:
 
     By default torch picks a fused attention kernel and threads an effect token through the checks.
     """
-    handle = private.register_effect("aten::_linalg_check_errors", None)  # it has none
+    check = "aten::_linalg_check_errors"
+    effect = private.get_effect(check)
+    private.register_effect(check, None)
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        handle.destroy()
+        private.register_effect(check, effect)  # other compilers of the process rely on it
 
 
 # ---- decompositions

@@ -317,11 +317,20 @@ def test_norms_of_one_element_are_its_size() -> None:
     check(lambda v: torch.linalg.vector_norm(v, 0, dim=1), x, rtol=0, atol=0)
 
 
+CHECKS = """
+import stack, torch
+from stack.frameworks.torch_private import get_effect
+before = get_effect("aten::_linalg_check_errors")
+print(stack.trace(torch.linalg.inv, torch.eye(3)))
+print(before == get_effect("aten::_linalg_check_errors"))
+"""
+
+
 def test_the_checks_of_linear_algebra_are_ops_in_a_first_trace() -> None:
-    """In a fresh process: torch orders them like effects until some graph was compiled."""
-    program = "import stack, torch; print(stack.trace(torch.linalg.inv, torch.eye(3)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    """Torch orders them like effects, and does so again after the trace, for other compilers."""
+    done = subprocess.run([sys.executable, "-c", CHECKS], capture_output=True, text=True)
     assert "linalg_inv_ex" in done.stdout, done.stderr
+    assert done.stdout.endswith("True\n")
 
 
 @pytest.mark.every(2)

@@ -6,6 +6,7 @@ their use raises WingMissing.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from stack import errors
@@ -48,7 +49,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a function of a wing on first use. Raises WingMissing without the wing."""
+    """Loads a function of a wing on first use, or looks up the installed version. Raises
+    WingMissing without the wing.
+    """
+    if name == "__version__":
+        return version("stack-compiler")
     if name not in _OF_WINGS:
         raise AttributeError(f"module 'stack' has no attribute {name!r}")
     found = globals()[name] = getattr(wing(_OF_WINGS[name]), name)

@@ -1,4 +1,4 @@
-"""`stackc --version`, and completion scripts."""
+"""`stackc --version`, `stack.__version__`, and completion scripts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import stack
 from stack.cli import main
 from stack.commands.completion import SHELLS
 
@@ -19,7 +20,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])
     assert left.value.code == 0
-    assert capsys.readouterr().out == f"stackc {version('stack-compiler')}\n"
+    assert capsys.readouterr().out == f"stackc {stack.__version__}\n"
+    assert stack.__version__ == version("stack-compiler")
 
 
 def test_without_shtab_the_extra_is_named(

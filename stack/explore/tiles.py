@@ -28,7 +28,8 @@ def choice_of(run: SavedRun, kernel: str) -> Row:
     if any(k["name"] == kernel for k in run.kernels):
         had = ", ".join(f"%{name}" for name in found) or "none"
         raise UsageError(f"{kernel} had one schedule, by rule; kernels with a choice: {had}")
-    raise unknown_name(f"{run.folder} has no kernel", kernel, [k["name"] for k in run.kernels])
+    names = dict.fromkeys([*found, *(k["name"] for k in run.kernels)])
+    raise unknown_name(f"{run.folder} has no kernel", kernel, [*names])
 
 
 def rows(choice: Row) -> list[list[str]]:

@@ -77,7 +77,7 @@ def test_products_of_libraries_and_unknown_names_say_so(tmp_path: Path) -> None:
     choice = choice_of(run, "made")
     assert choice["schedules"] == []
     assert choice["by"].startswith("no kernel of its own: libraries have instructions")
-    with pytest.raises(UsageError, match="no schedules for 'nope'; there are: made"):
+    with pytest.raises(UsageError, match="no kernel 'nope'; there are: made"):
         choice_of(run, "nope")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from stack.errors import unknown_name
 from stack.ir.func import Func
+from stack.ir.untrusted_files import read_text
 from stack.phases import phases_now
 from stack.rewrite.check import EXACT, Inexact
 from stack.run.backend import Kernel, Kernels, LazyKernel
@@ -315,8 +316,8 @@ class Run:
 
 def _files_of(manifest: Path) -> set[str]:
     """Returns the names of the stages and kernels that a manifest lists; none for other files."""
-    with suppress(OSError, ValueError, TypeError, LookupError):
-        held = json.loads(manifest.read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        held = json.loads(read_text(manifest))
         kernels = {f"kernels/{Path(k['file']).name}" for k in held["kernels"] if k["file"]}
         return kernels | {Path(s["file"]).name for s in held["stages"]}
     return set()

@@ -49,7 +49,8 @@ def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of `stackc run`."""
     parser = common.command(subparsers, "run", run, "run IR text on random inputs", RUN)
     help_ = "IR text, RUN:STAGE, or - for stdin; with --first-nan also a program"
-    parser.add_argument("file", metavar="FILE", help=help_)
+    parser.add_argument("file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help=help_)
+    parser.add_argument("--from", dest="file", help=argparse.SUPPRESS)  # scripts may say it
     common.add_inputs(parser)
     parser.add_argument(
         "--stage", metavar="NAME", help="the stage of FILE: only what follows it is run"
@@ -97,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
     If a backend or another function is given, compares their results. With a kernel's text or a
     kernel written by hand, runs these instead.
     """
+    if args.file is None:
+        raise UsageError("give a FILE to run")
     if args.first_nan or args.first_inf:
         return _run_first_nan(args, args.file)
     if args.input or args.frontend:

@@ -52,6 +52,9 @@ def test_only_what_follows_the_stage_is_run(
     executable_from(load(Path(file)), "fused", "mlir", record)
     assert record.stages[:3] == ["scheduled", "tiled", "loop"]
     assert main(["run", file, "--stage", "fused", "--backend", "mlir"]) == 0
+    assert main(["run", "--from", file, "--stage", "fused", "--backend", "mlir"]) == 0
+    assert main(["run", "--stage", "fused"]) == 2
+    assert "give a FILE to run" in capsys.readouterr().err
     assert main(["run", file, "--stage", "fusde", "--backend", "mlir"]) == 2
     assert "did you mean 'fused'" in capsys.readouterr().err
 

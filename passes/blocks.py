@@ -40,7 +40,7 @@ class Blocks(BlockPass):
     def change(self, block: Block, log: Log) -> Block:
         block = unfuse_gemms(block)
         changed: dict[Node, Node | Replacement] = {}
-        kernel_of = CachedTransform(lambda group: self._kernel(group, log.gpu))
+        kernel_of = CachedTransform(lambda group: self._kernel(group, log.gpu), written)
         for node in block.nodes:
             if writes_by_data(node):
                 continue  # sequential over the data: left to a library
@@ -50,8 +50,7 @@ class Blocks(BlockPass):
             lines = block.locs.get(node, ())
             group = alone(node, lines) if is_bare(node) else node
             try:
-                # steps that a person wrote may name values of the group
-                kernel = self._kernel(group, log.gpu) if written(group) else kernel_of(group)
+                kernel = kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 parts = smaller(node, log.target, True) if node.blocks else None

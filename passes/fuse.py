@@ -24,12 +24,13 @@ from dataclasses import replace as replace_fields
 from typing import Self
 
 from stack.ir import ops
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import behind, is_contraction, is_elementwise, is_input, repeats
+from stack.ir.traits import behind, is_contraction, is_input, repeats
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
+from stack.passes.rules.movement import in_shape, is_like
 from stack.passes.tiling.contraction import why_unfused
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits, steered
@@ -190,23 +191,16 @@ def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
     that computes x, as an index into a dot's tile. At the group's end it is a view of the result.
     """
     inner = node.args[0]
-    inside = topological([inner], inside=lambda n: is_elementwise(n) and n.shape == inner.shape)
-    moved: dict[Node, None] = {}
-    for value in reversed(inside):
-        if scope.used_outside(value, (node, *moved)):
-            return None
-        moved[value] = None
-    args = dict.fromkeys(a for value in moved for a in value.args)
-    sources = [a for a in args if a.shape and a not in moved]
+    tree = set(topological([inner], lambda n: is_like(n, inner)))
+    own = {node, *tree}
+    if any(scope.used_outside(value, own) for value in tree):
+        return None
+    sources = {a for value in tree for a in value.args if a.shape and a not in tree}
     if not sources or any(s.op == "dot" or (repeats(s) and s.args[0].shape) for s in sources):
         return None
     if len(sources) > 1 and not all(is_input(behind(s)) for s in sources):
         return None  # one of them may be computed in the same group, in its own shape
-    known = {s: make("reshape", (s,), hint=s.tensor.with_shape(node.shape)) for s in sources}
-    for value in inside:
-        type_ = value.tensor.with_shape(node.shape)
-        known[value] = make(value.op, [known.get(a, a) for a in value.args], value.attrs, (), type_)
-    return known.get(inner)
+    return in_shape(node, node.shape, scope)
 
 
 @dataclass(frozen=True)

@@ -58,14 +58,13 @@ class Tile(BlockPass):
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Node | Replacement] = {}
-        kernel_of = CachedTransform(lambda group: self._kernel(group, log))
+        kernel_of = CachedTransform(lambda group: self._kernel(group, log), written)
         for node in block.nodes:
             group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
             if not (is_generated(group) or is_stream(group)):
                 continue
             try:
-                # steps that a person wrote may name values of the group
-                kernel = self._kernel(group, log) if written(group) else kernel_of(group)
+                kernel = kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))

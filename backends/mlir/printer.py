@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from stack.ir import ops
 from stack.ir.algebra import COMBINE
 from stack.ir.kernel_ops import iterations, loop_parts
+from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
@@ -130,9 +131,8 @@ class Printer(Accesses):
             else:
                 self.values[index] = self.do(f"arith.remui {rest}, {size} : i64")
                 rest = self.do(f"arith.divui {rest}, {size} : i64")
-        outermost = shared.nest[0]
-        outside = list(loop_parts(outermost.args, outermost.attrs)[1])
-        self.values[outermost] = "|".join(self.values[memory] for memory in outside)
+        outside = list(starts_of(shared.nest[0]))
+        self.values[shared.nest[0]] = "|".join(self.values[memory] for memory in outside)
         for loop, inner in zip(loops, [*loops[1:], None], strict=True):
             for carried, memory in zip(loop.params[1:], outside, strict=True):
                 self.values[carried] = self.values[memory]

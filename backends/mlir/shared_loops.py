@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stack.ir.memory_versions import memory_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory, is_store, maker, nest_of
 
@@ -48,25 +49,12 @@ def shared_loops(block: Block) -> list[SharedLoop]:
         if is_loop(node, "parallel"):
             inner, program = nest_of(node.blocks[0], "parallel")
             found[node] = SharedLoop((node, *inner), program)
-    if found.keys() >= _storing(block.nodes) and not _reads_results(block):
+    arrays, memory = set(block.params), memory_of(block)
+    stores = {n for n in block.nodes if is_store(n) or is_loop(n)}
+    stored = {n: arrays.intersection(map(memory, filter(is_memory, n.args))) for n in stores}
+    written = set().union(*stored.values())
+    is_apart = not any(memory(n.args[0]) in written for n in block.all_nodes if is_load(n))
+    if is_apart and all(node in found for node in stores if stored[node]):
         return [*found.values()]
     makers = {maker(result) for result in block.results}
     return [shared for loop, shared in found.items() if makers == {loop}]
-
-
-def _storing(nodes: Sequence[Node]) -> set[Node]:
-    """Returns the nodes that store to arrays outside of a kernel, themselves or in a loop."""
-    return {n for n in nodes if any(map(_is_result, n.args)) and (is_store(n) or is_loop(n))}
-
-
-def _is_result(value: Node) -> bool:
-    """True for an array outside of a kernel, or a version of it."""
-    return is_memory(value) and value.tensor.space == "global"
-
-
-def _reads_results(block: Block) -> bool:
-    """True if a kernel loads from an array that it stores to."""
-    stored = {a for n in _storing(block.nodes) for a in n.args}
-    inputs = set(block.params) - stored
-    loads = [n.args[0] for n in block.all_nodes if is_load(n)]
-    return any(_is_result(m) and m not in inputs for m in loads)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from stack.ir.builder import Builder, constant, make
 from stack.ir.data import Data
 from stack.ir.dim import Dim, add, equal, less_equal, mul
-from stack.ir.node import Node
-from stack.ir.traits import axis_order, is_alias, repeats, spread
+from stack.ir.forms import reshaped
+from stack.ir.node import Node, topological
+from stack.ir.traits import axis_order, is_alias, is_elementwise, repeats, spread
 from stack.ir.types import TensorType, Type
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -14,6 +15,29 @@ from stack.rewrite.engine import Scope, Simple, on
 def reshape_to(x: Node, type_: Type) -> Node:
     """Reshapes if the type differs."""
     return x if x.type == type_ else make("reshape", (x,), hint=type_)
+
+
+def in_shape(reader: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
+    """Returns the first operand of a node, reshaped to `shape`.
+
+    Elementwise ops that nothing else reads are rebuilt in that shape: a reshape between them and
+    the reader would prevent contiguous loops.
+    """
+    root = reader.args[0]
+    tree = {reader}
+    for node in reversed(topological([root], lambda n: is_like(n, root))):
+        if not scope.used_outside(node, tree):
+            tree.add(node)
+    done: dict[Node, Node] = {}
+    for node in topological([root], tree.__contains__):
+        args = [done.get(a) or (reshaped(a, shape) if a.shape else a) for a in node.args]
+        done[node] = make(node.op, args, node.attrs, hint=node.tensor.with_shape(shape))
+    return done.get(root) or reshaped(root, shape)
+
+
+def is_like(node: Node, root: Node) -> bool:
+    """True for an elementwise op of the shape of another value."""
+    return is_elementwise(node) and node.shape == root.shape
 
 
 @on("reshape")

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from stack.ir import ops
 from stack.ir.axes import reshape_rule
 from stack.ir.builder import Builder, make
-from stack.ir.dim import Dim, floordiv
+from stack.ir.dim import floordiv
 from stack.ir.forms import converted, reshaped, sliced
 from stack.ir.node import Node, topological
-from stack.ir.traits import is_alias, is_elementwise, is_input, is_reduction
+from stack.ir.traits import is_alias, is_input, is_reduction
 from stack.ir.types import F64, DType
+from stack.passes.rules.movement import in_shape, is_like
 from stack.passes.rules.short_axes import ends_short, is_across
 from stack.passes.tiling.frame import COMBINE, wide
 from stack.rewrite.engine import Scope
@@ -68,7 +69,7 @@ def _work(source: Node) -> float:
     """Estimates the operations for each element that is reduced: one to combine it, and those of
     the elementwise ops that compute it.
     """
-    return 1 + sum(map(flops_of, topological([source], lambda n: _is_like(n, source))))
+    return 1 + sum(map(flops_of, topological([source], lambda n: is_like(n, source))))
 
 
 def _pays(work: float, cpu: Cpu) -> bool:
@@ -135,7 +136,7 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -
     shape, first = node.args[0].shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
     rest = floordiv(shape[axis], count)
-    split = _seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope)
+    split = in_shape(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope)
     inner = [a + 1 for a in axes if a >= axis]
     made = _staged(node, converted(split, wide(node.dtype)), inner, range(first, axis + 1))
     return converted(made, node.dtype)
@@ -150,32 +151,6 @@ def _staged(node: Node, split: Node, inner: Iterable[int], outer: Iterable[int])
 
 def _reduced(node: Node, x: Node, axes: Iterable[int]) -> Node:
     return make("reduce", (x,), {"kind": node.attrs["kind"], "axes": tuple(axes)})
-
-
-def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
-    """Returns the operand of a reduction, reshaped to `shape`.
-
-    Elementwise ops that nothing else reads are rebuilt in that shape: a reshape between them and
-    the reduction would prevent contiguous loops.
-    """
-    root = reduction.args[0]
-    tree = {reduction}
-    for node in reversed(topological([root], lambda n: _is_like(n, root))):
-        if not scope.is_result(node) and all(user in tree for user in scope.users(node)):
-            tree.add(node)
-    done: dict[Node, Node] = {}
-    for node in topological([root], tree.__contains__):
-        args = [_view(a, shape, done) for a in node.args]
-        done[node] = make(node.op, args, node.attrs, hint=node.tensor.with_shape(shape))
-    return _view(root, shape, done)
-
-
-def _view(x: Node, shape: tuple[Dim, ...], done: dict[Node, Node]) -> Node:
-    return done[x] if x in done else reshaped(x, shape) if x.shape else x
-
-
-def _is_like(node: Node, root: Node) -> bool:
-    return is_elementwise(node) and node.shape == root.shape
 
 
 def _last(node: Node) -> DType:
@@ -198,7 +173,7 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scop
     whole = extent - extent % parts
     apart = (*before, parts, extent // parts, *after)
     if whole == extent:
-        split = converted(_seen(node, apart, scope), dtype)
+        split = converted(in_shape(node, apart, scope), dtype)
     else:
         split = reshaped(_cut(line, first, 0, whole), apart)
     made = _staged(node, split, [first + 1], [first])

@@ -8,7 +8,7 @@ the error names the rules that caused the cycle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -88,7 +88,7 @@ class Scope:
         self.asked = True
         return node in self._uses[1]
 
-    def used_outside(self, node: Node, inside: Sequence[Node]) -> bool:
+    def used_outside(self, node: Node, inside: Container[Node]) -> bool:
         """True if a node that is not in `inside` has `node` as an operand, or if a block returns
         `node`.
         """

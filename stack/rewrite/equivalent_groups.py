@@ -26,11 +26,14 @@ class CachedTransform:
 
     `make` returns a node, or a chain of nodes, on operands of the group and constants. It may use
     only the types of operands, and whether they are computed once. Names and source lines occur
-    only in tables of blocks.
+    only in tables of blocks. `make` runs for each group for which `is_own` is true, such as one
+    with steps that a person wrote: they may name values of the group.
     """
 
-    def __init__(self, make: Callable[[Node], Node]) -> None:
-        self.make = make
+    def __init__(
+        self, make: Callable[[Node], Node], is_own: Callable[[Node], object] = lambda _: False
+    ) -> None:
+        self.make, self.is_own = make, is_own
         self.made: dict[tuple[Any, ...], tuple[Node, Node]] = {}
 
     def __call__(self, group: Node) -> Node:
@@ -38,6 +41,8 @@ class CachedTransform:
 
         If `make` fails, it runs on the group itself, so that the error names its own source lines.
         """
+        if self.is_own(group):
+            return self.make(group)
         once = tuple(map(is_computed_once, group.args))
         key = (equivalence_key(group), once, *(tuple(b.locs) for b in group.blocks))
         if key not in self.made:

@@ -14,18 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from stack.ir import ops
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.func import Func
-from stack.ir.interpreter import evaluate
+from stack.ir.interpreter import evaluated
 from stack.ir.node import Block, Node
-from stack.ir.space import NumpySpace
 from stack.ir.traits import is_item, spread, writes_by_data
-from stack.ir.types import TensorType
 from stack.passes.control import BlockPass
 from stack.passes.rules.indexing import gathered_operand, spread_along
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
@@ -34,7 +30,7 @@ from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)
-class Indexed(BlockPass, needs=("gather", "scatter", "reduce", "sort")):
+class Indexed(BlockPass, needs=("gather", "scatter", "sort")):
     """Gather before computing, scatter sums into their addends, select instead of sorting."""
 
     def run(self, func: Func, log: Log) -> Func:
@@ -118,7 +114,6 @@ def scatter_last(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 MOST_RUNS = 8  # most runs of one gather: each is an operand of a concatenation
 MOST_WORK = 1 << 16  # most elements that are evaluated here
-PURE = ("elementwise", "movement", "reduction", "leaf")
 
 Run = tuple[int, int, int]  # first index, length, step
 
@@ -140,7 +135,7 @@ def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None  # the indices select rows, which are copied whole
     if index.tensor.rank != 1 or [*own[:axis], *given, *own[axis + 1 :]] != [*made]:
         return None
-    places, size = known(index), source.shape[axis]
+    places, size = evaluated(index, MOST_WORK, "iu"), source.shape[axis]
     if places is None or not isinstance(size, int) or not 0 <= places.min() <= places.max() < size:
         return None
     runs = _runs(places.tolist())
@@ -149,30 +144,6 @@ def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     parts = [_part(source, axis, run) for run in runs]
     return parts[0] if len(parts) == 1 else make("concat", parts, {"axis": axis})
-
-
-@on("reduce")
-def known_reduction(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A scalar that is known without data, such as a check that known indices are in range."""
-    value = None if node.shape else known(node)
-    return None if value is None else constant(value, node.dtype)
-
-
-def known(node: Node) -> np.ndarray | None:
-    """Evaluates a node of integers that depends on positions and numbers alone; else None."""
-    seen: set[Node] = set()
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        size = current.tensor.size if isinstance(current.type, TensorType) else None
-        if not isinstance(size, int) or not size or size > MOST_WORK or current.blocks:
-            return None
-        if current.dtype.kind not in "iub" or ops.lookup(current.op).kind not in PURE:
-            return None
-        if current not in seen:
-            seen.add(current)
-            pending += current.args
-    return np.asarray(evaluate(Block((), (node,)), (), NumpySpace())[0])
 
 
 def _lies_across(node: Node) -> bool:
@@ -218,4 +189,4 @@ def _part(source: Node, axis: int, run: Run) -> Node:
     return make("broadcast", (line,), {"axes": axes}, hint=part.tensor.with_shape(shape))
 
 
-RULES = (gather_of_runs, known_reduction, gather_first, scatter_last)
+RULES = (gather_of_runs, gather_first, scatter_last)

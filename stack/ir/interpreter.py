@@ -16,6 +16,7 @@ from stack.ir.sizes import sizes_of, substitute_sizes
 from stack.ir.space import Array, ArraySpace, NumpySpace
 from stack.ir.types import BF16, LONG_NAMES, TensorType, TupleType
 
+PURE = ("elementwise", "movement", "reduction", "leaf")  # kinds of ops that need no data
 Observe = Callable[[Node, Array, Sequence[Array]], None]  # a node, its value, those of its operands
 
 
@@ -96,3 +97,27 @@ def _settle(node: Node, value: Array, space: ArraySpace) -> Array:
     if isinstance(node.type, TensorType):
         return space.settle(value, node.type)
     return tuple(space.settle(v, t) for v, t in zip(value, node.type.items, strict=True))
+
+
+def evaluated(node: Node, most: int, kinds: str) -> np.ndarray[Any, Any] | None:
+    """Returns the value of a node that depends on constants and positions alone; else None.
+
+    Args:
+        most: elements of an array up to which it is evaluated.
+        kinds: of the element types on the way. With floats ("f"), a kernel that computes the same
+            may round in another way.
+    """
+    seen: set[Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        size = current.tensor.size if isinstance(current.type, TensorType) else None
+        if not isinstance(size, int) or not size or size > most or current.blocks:
+            return None
+        if current.dtype.kind not in kinds or lookup(current.op).kind not in PURE:
+            return None
+        if current not in seen:
+            seen.add(current)
+            pending += current.args
+    block = Block((), (node,))
+    return None if block.symbols else np.asarray(evaluate(block, (), NumpySpace())[0])

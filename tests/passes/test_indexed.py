@@ -73,13 +73,6 @@ REWRITES: Rewrites = {
         '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 40]',
         "%z = slice(%x) {limit=[4, 79], start=[0, 0], step=[1, 2]} : f32[4, 40]",
     ),
-    "bounds checks of constant indices": (
-        "%x: f32[4]",
-        CLAMPED + "%e = eq(%i, %m) : bool[44]\n"
-        '%f = reduce(%e) {axes=[0], kind="and"} : bool[]\n'
-        "%z = select(%f, %x, 0.0:f32) : f32[4]",
-        "%z = broadcast(0.0:f32) {axes=[]} : f32[4]",
-    ),
     "the first of a sort": (
         PAIR,
         WHOLE + few("a", "v", 0, 3) + few("b", "w", 1, 2) + "%d = reshape(%b) : f32[4]\n"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import stack
 from stack.frontends.torch.capture import calls
 
 Tensor = torch.Tensor
@@ -58,3 +59,28 @@ def test_an_index_is_looked_at_again_when_it_was_written_to() -> None:
     index[1] = 7
     with pytest.raises(IndexError):
         call(table, index)
+
+
+def doubled(x: Tensor) -> Tensor:
+    """As `interpolate` does, computes indices in floating point, from positions alone."""
+    places = (torch.arange(2 * x.shape[0]) * 0.5).floor().long()
+    return x[places]
+
+
+def beyond(x: Tensor) -> Tensor:
+    return x[(torch.arange(2 * x.shape[0]) * 0.6).floor().long()]
+
+
+def by_data(x: Tensor) -> Tensor:
+    return x[x.abs().clamp(max=2).long()]
+
+
+def test_indices_that_depend_on_no_data_are_checked_by_the_import() -> None:
+    """Results beyond the first are conditions, which each call would have to check."""
+    x = torch.randn(5)
+    assert len(stack.trace(doubled, x).results) == 1
+    assert torch.equal(stack.compile(doubled, backend="interpreter")(x), doubled(x))
+    assert len(stack.trace(by_data, x).results) == 2  # not known
+    compiled = stack.compile(beyond, backend="interpreter")
+    with pytest.raises(IndexError, match="index out of range"):
+        compiled(x)

@@ -2,7 +2,8 @@
 
 The largest element of a row is a maximum, the next one the maximum of the elements that sort after
 it. Reductions of one row fuse into one kernel, which reads the row once; a sort is left to a
-library, which reads it several times.
+library, which reads it several times. Long rows are cut into equal parts: the first elements of a
+row are among the first ones of its parts.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ class Selection(BlockPass, needs=("sort",)):
                 continue
             axis, slices = int(node.attrs["axis"]), slices_of(node, scope)
             size, limits = node.args[0].shape[axis], [s.attrs["limit"][axis] for s in slices]
-            if not isinstance(size, int) or size > held or not _is_simple(node, axis):
+            if not isinstance(size, int) or not _is_simple(node, axis):
                 continue
             if not slices or not all(isinstance(n, int) and n <= self.most for n in limits):
+                continue
+            parts = _parts(size, max(limits), held)
+            if not parts:
+                log.miss("selection", f"{size} elements have no parts of up to {held}", node, block)
                 continue
             if not log.spend("selection", block.locs.get(node, ())):
                 continue
             b = Builder()
-            results = _selected(node, axis, max(limits), b)
+            results = _selected(node, axis, max(limits), parts, b)
             for old in slices:
                 new = b.op("slice", (results[place_of(old.args[0])],), old.attrs)
                 changed[old] = Replacement(new, (node,))
@@ -83,14 +88,54 @@ def _are_positions(node: Node, axis: int) -> bool:
     return is_positions(inner) and axes[int(inner.attrs["axis"])] == axis
 
 
-def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:
+def _parts(size: int, count: int, held: int) -> int:
+    """Returns into how many equal parts rows of `size` elements are cut; 0 if that is impossible.
+
+    A part, and the first `count` elements of all parts together, have at most `held` elements. The
+    longer of both is as short as possible, since they are reduced one after the other.
+    """
+    if size <= held:
+        return 1
+    fitting = [n for n in range(2, held // count + 1) if size % n == 0 and size // n <= held]
+    return min(fitting, key=lambda n: max(size // n, n * count), default=0)
+
+
+def _selected(sort: Node, axis: int, count: int, parts: int, b: Builder) -> list[Node]:
     """Returns the first `count` elements of each operand of a sort.
 
     Equal elements are found in the order of their positions, as by a stable sort.
     """
     array, *others = sort.args
-    key = _in_order(array, b)
-    kind, before = ("max", b.lt) if sort.attrs["descending"] else ("min", b.gt)
+    key, is_descending = _in_order(array, b), bool(sort.attrs["descending"])
+    if parts > 1:
+        values, places = _first_of_parts(key, axis, count, parts, is_descending, b)
+    else:
+        values, places = _first(key, axis, count, is_descending, b)
+    if key is not array:
+        values = _picked(array, places, axis, b)
+    types = [places.tensor.with_dtype(n.dtype) for n in others]
+    return [values, *(places if t == places.type else b.cast(places, type=t) for t in types)]
+
+
+def _first_of_parts(
+    key: Node, axis: int, count: int, parts: int, is_descending: bool, b: Builder
+) -> tuple[Node, Node]:
+    """Returns the first elements of the first elements of equal parts of rows, and their places."""
+    shape, length = key.shape, int(key.shape[axis]) // parts
+    cut = (*shape[:axis], parts, length, *shape[axis + 1 :])
+    whole = b.op("reshape", (key,), hint=key.tensor.with_shape(cut))
+    values, places = _first(whole, axis + 1, min(count, length), is_descending, b)
+    starts = b.mul(b.iota(axis=axis, type=places.tensor), constant(length, I32))
+    places = b.add(places, starts)
+    joined = (*shape[:axis], parts * min(count, length), *shape[axis + 1 :])
+    found = [b.op("reshape", (x,), hint=x.tensor.with_shape(joined)) for x in (values, places)]
+    values, order = _first(found[0], axis, count, is_descending, b)
+    return values, _picked(found[1], order, axis, b)
+
+
+def _first(key: Node, axis: int, count: int, is_descending: bool, b: Builder) -> tuple[Node, Node]:
+    """Returns the first `count` elements of sorted rows of numbers, and their places."""
+    kind, before = ("max", b.lt) if is_descending else ("min", b.gt)
     positions = b.iota(axis=axis, type=key.tensor.with_dtype(I32))
     last, end = constant(identity(kind, key.dtype), key.dtype), constant(key.shape[axis], I32)
     found: list[tuple[Node, Node]] = []
@@ -106,10 +151,7 @@ def _selected(sort: Node, axis: int, count: int, b: Builder) -> list[Node]:
         is_left = b.or_(before(key, wide), later)
         found.append((value, place))
     values, places = (_joined(parts, axis, b) for parts in zip(*found, strict=True))
-    if key is not array:
-        values = _picked(array, places, axis, b)
-    types = [places.tensor.with_dtype(n.dtype) for n in others]
-    return [values, *(places if t == places.type else b.cast(places, type=t) for t in types)]
+    return values, places
 
 
 def _in_order(array: Node, b: Builder) -> Node:

@@ -89,15 +89,34 @@ def test_places_of_a_single_row_are_a_view() -> None:
 def test_rows_stay_in_the_cache_of_a_cpu() -> None:
     cpu = load("avx2")
     most = cpu.kept_bytes // 4
-    for size, stays in ((most, False), (most + 1, True)):
-        func = before(3, size=size)
-        made = Pipeline("selection{loops=cpu}").run(func, target=cpu).func
-        assert (made is func) == stays
+    for size, longest in ((most, most), (2 * most, 256)):
+        made = Pipeline("selection{loops=cpu}").run(before(3, size=size), target=cpu).func
+        sizes = [n.args[0].shape[n.attrs["axes"][0]] for n in made.nodes if n.op == "reduce"]
+        assert max(sizes) == longest
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1 << 14), (6, 3 * 4099), (16, 128256)])
+@pytest.mark.parametrize("down", [True, False])
+@pytest.mark.parametrize("dtype", ["i32", "f32"])
+def test_long_rows_are_cut_into_parts(count: int, size: int, down: bool, dtype: str) -> None:
+    """Equal elements in several parts keep the order of their places."""
+    func = before(count, size=size, dtype=dtype, down=down)
+    made = selected(func)
+    assert not any(n.op == "sort" for n in made.nodes)
+    held = as_gpu(None).rows
+    for node in (n for n in made.nodes if n.op == "reduce"):
+        axis = node.attrs["axes"][0]
+        assert node.args[0].shape[axis] <= held.warps * held.warp_elements
+    rng, kind = np.random.default_rng(), np.dtype(DTYPES[dtype].numpy)
+    equal, few = np.zeros((5, size), kind), rng.integers(-3, 3, (5, size)).astype(kind)
+    for x in (equal, few, (rng.standard_normal((5, size)) * 1e5).astype(kind)):
+        for got, want in zip(made.interpret(x), func.interpret(x), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize(
-    "func", [before(17, size=40), before(3, dtype="bool"), before(3, size=1 << 14)],
-    ids=["many", "truth values", "long rows"],
+    "func", [before(17, size=40), before(3, dtype="bool"), before(3, size=8209)],
+    ids=["many", "truth values", "long rows of a prime size"],
 )  # fmt: skip
 def test_other_sorts_stay(func: Func) -> None:
     assert selected(func) is func

@@ -105,6 +105,7 @@ def _middle(fn: Callable[[Tensor], Tensor], small: bool, device: str) -> GpuProg
 
 PROGRAMS: dict[str, Callable[[bool, str], GpuProgram]] = {
     "causal": partial(_attention, causal),
+    "full": partial(_attention, full),  # twice the work of causal, as are a bias and a random mask
     "t5_bias": partial(_attention, t5_bias),
     "boolean_mask": partial(_attention, boolean_mask),
     "cast_by_hand": partial(_attention, cast_by_hand),

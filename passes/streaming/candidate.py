@@ -144,7 +144,9 @@ class Candidate:
     def _comes_back(self, region: Region, node: Node) -> bool:
         """True if `node` is computed from a state of a region, or from a shared dot, by elementwise
         ops, views, gathers and reductions over an axis of the same size."""
-        return node in self.graph.along((*region.members, *self.shared), region.extent)
+        # a dot that only an earlier stream read has left the block
+        shared = [dot for dot in self.shared if dot in self.graph.place]
+        return node in self.graph.along((*region.members, *shared), region.extent)
 
     def _is_sibling(self, region: Region, other: Region) -> bool:
         """True if two regions stream along shared dots and neither depends on the other."""

@@ -22,7 +22,7 @@ CONVOLUTIONS = (
     *("mobilenet", "convnext", "whisper_stem", "conformer", "video"),
 )
 WRITTEN = (
-    *("causal", "t5_bias", "boolean_mask", "cast_by_hand", "long_keys", "fire", "1x1_wide"),
+    *("causal", "full", "t5_bias", "boolean_mask", "cast_by_hand", "long_keys", "fire", "1x1_wide"),
     *("instance_norm", "sum_of_middle", "argmax_of_middle"),
 )
 MOVES = ("gather", "embedding_gradient", "least_of_middle", "diagonal_product")

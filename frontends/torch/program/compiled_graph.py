@@ -174,30 +174,34 @@ class Graph:
     def _own(self) -> list[int] | None:
         """Returns for each result its number among the fresh values, which the program computes.
 
-        None if some result is an input or shares memory.
+        None if some result is an input or shares memory, or if conditions are checked after a run.
         """
-        return self.border.returned() if self._is_own() else None
+        is_own = self._are_distinct() and not self.imported.promises
+        return self.border.returned() if is_own else None
 
-    def _is_own(self) -> bool:
-        """True if the fresh values are distinct computed values, none of them an input.
-
-        False also if conditions are checked after a run.
-        """
+    def _are_distinct(self) -> bool:
+        """True if the program computes each fresh value, in memory of its own."""
         outputs = self.imported.outputs
-        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
-        return is_own and not self.imported.promises
+        is_distinct = len(set(outputs)) == len(outputs)
+        return is_distinct and not any(o in self.places for o in outputs)
 
     def _shortcut(self) -> Shortcut | None:
         """Returns how to call the graph by address; None if it needs more than its arguments."""
-        inputs, orders, results = self.imported.inputs, self.border.orders, self.border.places()
+        inputs, results = self.imported.inputs, self.border.places()
         places = tuple(i for i in inputs if isinstance(i, int))
         is_open = self.imported.sizes or self.imported.func.symbols
-        if not self._is_own() or is_open or len(places) < len(inputs) or results is None:
+        if not self._are_distinct() or is_open or len(places) < len(inputs) or results is None:
             return None
-        numbers = [self.numbers[output] for output in self.imported.outputs]
-        laid = [(n, o) for n, o in zip(numbers, orders, strict=True) if o is not None]
-        is_laid = self.inputs and len(laid) == len(orders)
-        return Shortcut(self.inputs, places, tuple(laid), tuple(results)) if is_laid else None
+        orders = self.border.orders
+        likes = [node.meta["val"] for node in self.border.fresh]
+        laid = [range(x.dim()) if o is None else o for x, o in zip(likes, orders, strict=True)]
+        apart = {i: tuple(likes[i].stride()) for i, o in enumerate(orders) if o is None}
+        promises = tuple(self.imported.promises)
+        numbers = [*map(self.numbers.__getitem__, self.imported.func.results)]
+        if not self.inputs or len(set(numbers)) < len(numbers):  # a result is also a condition
+            return None
+        fresh = tuple(zip(numbers, [*map(tuple, laid), *(() for _ in promises)], strict=True))
+        return Shortcut(self.inputs, places, fresh, tuple(results), apart, promises)
 
     def _learned(
         self, args: Sequence[Any], arrays: Sequence[Any], is_native: bool

@@ -9,7 +9,7 @@ in their base, as AOTAutograd makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -18,9 +18,12 @@ import torch
 from torch.fx import GraphModule
 
 from stack.frameworks.torch_private import has_function_mode, layout_check, tracing_context
+from stack.frontends.torch.aten.lowering import Promise
+from stack.frontends.torch.capture.calls import kept_promises
 from stack.frontends.torch.importer.border import Order, Part, Place, inverse
 from stack.frontends.torch.program.address_calls import Layout, caller, dense_caller, row_major
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
+from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.node import Node
 from stack.run.backend import AddressProgram, CallDense, Direct
 from stack.run.frontend import Arrays, Finds
@@ -45,14 +48,19 @@ class Shortcut:
         inputs: number of arguments.
         places: for each parameter the number of its argument; both start at the same element.
         fresh: for each fresh value its number among the program's results, and the order of axes
-            in which the program computes it.
+            in which the program computes it. The last ones are the `promises`.
         results: for each result its base, and its view of the base.
+        apart: strides of the fresh values between whose elements memory is unused: the program
+            computes them dense, and torch copies them.
+        promises: conditions that are checked after a run.
     """
 
     inputs: int
     places: tuple[int, ...]
     fresh: tuple[tuple[int, Order], ...]
     results: tuple[Place, ...]
+    apart: Mapping[int, tuple[int, ...]]
+    promises: tuple[Promise, ...]
 
     def near(
         self, program: AddressProgram, args: Sequence[Any], arrays: Sequence[Any],
@@ -108,8 +116,24 @@ class Shortcut:
 
     def _with_results(self, run: Direct, results: Sequence[Place]) -> Direct:
         """Returns a callable for `results` of the graph, from one that returns its fresh values."""
-        own = [Place(self.inputs + i, None) for i in range(len(self.fresh))]
+        own = [Place(self.inputs + i, None) for i in range(len(self.fresh) - len(self.promises))]
+        run = self._finished(run) if self.apart or self.promises else run
         return run if [*results] == own else _with_views(run, results, self.inputs)
+
+    def _finished(self, run: Direct) -> Direct:
+        """Returns a callable that checks the promises and lays out values apart, after `run`."""
+        apart, promises = self.apart, self.promises
+
+        def finished(args: Arrays) -> list[torch.Tensor] | None:
+            found = run(args)
+            if found is None:
+                return None
+            kept = [*kept_promises(found, promises)]
+            for number, strides in apart.items():
+                kept[number] = with_strides(kept[number], strides)
+            return kept
+
+        return finished
 
     def of_views(self, args: Sequence[Any]) -> Direct | None:
         """Like `near`, for a graph whose results are only arguments and views of arguments.

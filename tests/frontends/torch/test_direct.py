@@ -110,6 +110,41 @@ def test_indices_are_checked_in_calls_by_address(monkeypatch: pytest.MonkeyPatch
             compiled(given, table)
 
 
+def test_conditions_are_checked_in_calls_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indices that the program computes from data, on backends that take addresses and tensors."""
+
+    def rows(x: Any, table: Any) -> Any:
+        return table[x.abs().long()] * 2, x + 1
+
+    x, table = torch.tensor([0.5, -3.2, 9.9]), draw(10, 4)
+    compiled = torch.compile(rows, backend="stack")
+    compiled(x, table)
+    monkeypatch.setattr(Graph, "_called", lambda *_: pytest.fail("not by address"))
+    for given in (x, x.flip(0), x * 0):
+        for found, wanted in zip(compiled(given, table), rows(given, table), strict=True):
+            torch.testing.assert_close(found, wanted)
+    with pytest.raises(IndexError, match="index out of range"):
+        compiled(x + 1, table)
+    torch.testing.assert_close(compiled(x, table), rows(x, table))
+
+
+def test_results_apart_in_memory_are_returned_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a computed array that no other result shares: eager's strides have gaps."""
+
+    def parts(x: Any) -> Any:
+        return torch.tanh(x)[:, 1:].mT, (x * 2)[::2], x + 1
+
+    x = draw(4, 6, 5)
+    compiled = torch.compile(parts, backend="stack")
+    compiled(x)
+    monkeypatch.setattr(Graph, "_called", lambda *_: pytest.fail("not by address"))
+    for given in (x, x - 1):
+        for found, wanted in zip(compiled(given), parts(given), strict=True):
+            torch.testing.assert_close(found, wanted)
+            assert found.stride() == wanted.stride()
+        assert not any(f.data_ptr() == given.data_ptr() for f in compiled(given))
+
+
 def test_functions_of_torch_skip_dynamo_too(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = torch.nn.Linear(8, 4), draw(3, 8)
     for fn in (torch.nn.functional.normalize, net.forward, torch.tanh, function):

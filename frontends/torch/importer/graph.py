@@ -196,7 +196,8 @@ class _Importer(Calls):
         orders = [self.orders.get(p) for p in params]
         outputs = self._outputs()
         results = [o for o in outputs if isinstance(o, Node)]
-        promises = list(dict.fromkeys(self.cx.promises))
+        # the first of equal conditions
+        promises = [*{p.holds: p for p in reversed(self.cx.promises)}.values()][::-1]
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
         return Imported(

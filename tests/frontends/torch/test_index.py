@@ -84,3 +84,19 @@ def test_indices_that_depend_on_no_data_are_checked_by_the_import() -> None:
     compiled = stack.compile(beyond, backend="interpreter")
     with pytest.raises(IndexError, match="index out of range"):
         compiled(x)
+
+
+def test_equal_conditions_are_one() -> None:
+    """Two tables of as many rows are read at the same computed indices."""
+
+    def both(x: Tensor, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x.abs().long()
+        return one[rows], two[rows] * 2
+
+    given = torch.tensor([0.0, -3.0, 6.5]), torch.randn(7, 4), torch.randn(7, 2)
+    assert len(stack.trace(both, *given).results) == 3
+    compiled = stack.compile(both, *given, backend="interpreter")
+    for found, wanted in zip(compiled(*given), both(*given), strict=True):
+        torch.testing.assert_close(found, wanted)
+    with pytest.raises(IndexError, match="index out of range"):
+        compiled(given[0] * 2, *given[1:])

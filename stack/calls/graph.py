@@ -25,8 +25,10 @@ class CompiledGraph(CapturedProgram):
 
     def __init__(self, captured: Captured, frontend: Frontend, *args: Any, **options: Any) -> None:
         self.kept: dict[Sizes, WeightCache] = {}
-        # a fast call for arrays like those of the last call
+        # a fast call for arrays like those of the last call; if sizes are symbolic, for each tuple
+        # of shapes
         self.direct: Direct | None = None
+        self.by_shapes: dict[tuple[Any, ...], Direct] = {}
         super().__init__(captured, frontend, *args, **options)
         func = self.captured.func
         self.dtypes = [p.dtype for p in func.params]
@@ -151,8 +153,11 @@ class CompiledGraph(CapturedProgram):
 
     def call_flat(self, arrays: list[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out; removes the arrays from the list."""
-        is_fast = self.direct is not None and recording() is None
-        found = self.direct(arrays) if self.direct is not None and is_fast else None
+        if recording() is not None:
+            return self._called(arrays)
+        if self.fixed is None:
+            self.direct = self.by_shapes.get(_shapes(arrays))
+        found = None if self.direct is None else self.direct(arrays)
         return self._called(arrays) if found is None else found
 
     def _called(self, arrays: list[Any]) -> list[Any]:
@@ -164,6 +169,8 @@ class CompiledGraph(CapturedProgram):
         executable = self._executable(sizes)
         if not self.captured.bound and recording() is None:
             self.direct = self._direct(sizes, arrays)
+            if self.fixed is None and self.direct is not None:
+                self.by_shapes[_shapes(arrays)] = self.direct
         given = [*arrays] if executable.frozen is not None else ()
         arrays.clear()
         return self._run(sizes, ready, given)
@@ -200,6 +207,10 @@ class CompiledGraph(CapturedProgram):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self.captured.flatten(*args, **kwargs)
         return self.captured.unflatten(self.execute(self.ready(arrays), arrays))
+
+
+def _shapes(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([getattr(array, "shape", ()) for array in arrays])
 
 
 def _taken_out(arrays: list[Any]) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,15 +21,17 @@ from stack.frontends.torch.capture.calls import kept_promises
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
 from stack.frontends.torch.importer.strided_arguments import Apart
+from stack.frontends.torch.program.address_calls import dense_caller
 from stack.frontends.torch.program.fast_path import Shortcut
 from stack.frontends.torch.program.repeated_checks import Checks
-from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
 from stack.frontends.torch.tensors.size_symbols import lone_symbol
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.ranges import register
 from stack.run.backend import Direct
+from stack.run.captured_program import Sizes
 from stack.run.frontend import RECORD, Captured, Frontend
 from stack.run.record import recorded
 
@@ -291,11 +294,24 @@ class Graph:
             frontend: Frontend = plugins.load("stack.frontends", "torch")
             # torch may be tracing this with fake tensors; a backend creates real ones
             with private.without_modes():
-                graph = CompiledGraph(
+                graph = _OnTensors(
                     captured, frontend, options=rest, label=self.target, others=self.made, **own
                 )
         self.made.append(graph)
         return graph
+
+
+class _OnTensors(CompiledGraph):
+    """A program of torch tensors: fast calls of those that kernels take as tensors, on a GPU."""
+
+    def _direct(self, sizes: Sizes, arrays: Sequence[torch.Tensor]) -> Direct | None:
+        found, call = super()._direct(sizes, arrays), self.call_dense(sizes)
+        if found is not None or call is None:
+            return found
+        if not all(is_dense(a, self.captured.device) for a in arrays):
+            return None
+        views = [(number, None) for number in range(len(self.returned))]
+        return dense_caller(call, arrays, range(len(arrays)), operator.getitem, views)
 
 
 def _as_it_lies(tensor: torch.Tensor, order: Order | Apart | None) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stack
+from stack.calls.graph import CompiledGraph
 from stack.frontends.torch.compile.guarded_calls import TorchCalls
 from stack.frontends.torch.program.compiled_graph import Graph
 
@@ -143,6 +144,40 @@ def test_results_apart_in_memory_are_returned_by_address(monkeypatch: pytest.Mon
             torch.testing.assert_close(found, wanted)
             assert found.stride() == wanted.stride()
         assert not any(f.data_ptr() == given.data_ptr() for f in compiled(given))
+
+
+def test_each_size_has_its_fast_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of symbolic sizes converts no arrays for sizes that it has met."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+    compiled = torch.compile(net, backend="stack", dynamic=True)
+    inputs = [draw(n, 4) for n in (3, 5, 8)]
+    for x in inputs:
+        compiled(x)
+    monkeypatch.setattr(CompiledGraph, "_called", lambda *_: pytest.fail("arrays are converted"))
+    for x in (*inputs, *reversed(inputs)):
+        torch.testing.assert_close(compiled(x), net(x))
+    with pytest.raises(pytest.fail.Exception, match="converted"):
+        compiled(draw(9, 4))
+
+
+def test_fast_calls_of_programs_that_take_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: dense tensors are passed on, others are converted."""
+    calls: list[int] = []
+
+    def call_dense(at: list[int], array: Any) -> list[Any]:
+        calls.append(len(at))
+        return [torch.tanh(array(0)) + array(1)]
+
+    monkeypatch.setattr(CompiledGraph, "by_address", lambda *_: (None, None))
+    monkeypatch.setattr(CompiledGraph, "call_dense", lambda *_: call_dense)
+    compiled = torch.compile(lambda x, y: torch.tanh(x) + y, backend="stack", dynamic=True)
+    x, y = draw(3, 4), draw(3, 4, seed=1)
+    for number in range(4):
+        torch.testing.assert_close(compiled(x, y), torch.tanh(x) + y)
+        assert len(calls) == number
+    large = draw(5, 8)[:, ::2]
+    torch.testing.assert_close(compiled(large, large), torch.tanh(large) + large)
+    assert len(calls) == 3
 
 
 def test_functions_of_torch_skip_dynamo_too(monkeypatch: pytest.MonkeyPatch) -> None:

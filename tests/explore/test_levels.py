@@ -12,7 +12,12 @@ from stack.demos.suite import FAMILIES, program
 from stack.ir import Func
 from stack.testing.passes import captured_graphs
 
-PROGRAMS = [name for names in FAMILIES.values() for name in names]
+FAST = ("sgd_step", "gated_scan")  # gradients of a transformer block, and scans
+PROGRAMS = [
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+    for names in FAMILIES.values()
+    for name in names
+]
 
 
 @cache
@@ -34,7 +39,6 @@ def test_captured_graphs(name: str, backend: str) -> None:
     assert reads_back(graphs()[name], backend) > 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_of_the_demos(name: str) -> None:
     made = program(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from stack.run.record import Run, Stage, announce
 from stack.wings import part
 
 Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name
+MANY_SIZES = 16  # compilations of one program after which a warning says so
 
 
 class CapturedProgram:
@@ -108,7 +110,18 @@ class CapturedProgram:
         executable = compile_func(bound, self.backend, run, self.passes, options)
         self._check_device(executable)
         run.cover(self.func)
+        if len(self.executables) + 1 == MANY_SIZES:
+            self._warn(key, run.compile_s)
         return self._keep(key, executable, run)
+
+    def _warn(self, key: Sizes, seconds: float) -> None:
+        sizes = ", ".join(f"{name} = {size}" for name, size in key)
+        warnings.warn(
+            f"{self.target or self.func.name} is compiled for each set of sizes, now for the"
+            f" {MANY_SIZES}th ({sizes}; {seconds:.1f} s): pad its inputs to a few sizes, or use a"
+            " cache of fixed size, if there will be many more",
+            stacklevel=2,
+        )
 
     def _is_like(self, other: CapturedProgram) -> bool:
         """True if another graph has the same function and is compiled in the same way."""

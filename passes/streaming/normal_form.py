@@ -13,7 +13,7 @@ from itertools import product as choices
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make
 from stack.ir.node import Node
-from stack.ir.traits import equates, is_contraction, is_reduction, reads_by_data
+from stack.ir.traits import equates, is_contraction, is_reduction, reads_by_data, signs
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.stabilizer import may_be_infinite, stabilizers
 from stack.passes.streaming.sums import Sums
@@ -206,8 +206,29 @@ def without(state: State, factor: Factor) -> State:
 
 
 def bare_stabilizers(term: Term) -> tuple[Stabilizer, ...]:
-    """Returns the bounds of a term's exponentials that have no guard against infinity."""
-    return tuple(stabilizers([f for f in term.factors if isinstance(f, Exp) and f.bare]))
+    """Returns the bounds in a term that make it nan if they are infinite: those of exponentials
+    without a guard, and those that are subtracted from their own elements."""
+    exps = [f for f in term.factors if isinstance(f, Exp) and f.bare]
+    shifts = [f for f in term.factors if isinstance(f, Shift)]
+    own = [r.stabilizer for f in shifts for r in f.r if r.number == 1 and _bounds(r.stabilizer, f)]
+    return tuple(dict.fromkeys((*stabilizers(exps), *own)))
+
+
+def _bounds(stabilizer: Stabilizer, shift: Shift) -> bool:
+    """True if a stabilizer is the running max or min of values that it is subtracted from, of these
+    alone or of an addend."""
+    own = stabilizer.source.args[0]
+    powers = [t.factors[0] for t in shift.a if t.number > 0 and not t.rows and len(t.factors) == 1]
+    values = [f.value.node for f in powers if isinstance(f, Power) and f.power == 1]
+    return stabilizer.kind == "bound" and any(own in _addends(v) for v in values)
+
+
+def _addends(node: Node) -> set[Node]:
+    """Returns the values that are added, not subtracted, in a sum; the sum itself is one of them."""
+    found = {node}
+    for arg, sign in zip(node.args, signs(node) or ()):
+        found |= _addends(arg) if sign > 0 else set()
+    return found
 
 
 def vanishes(state: State) -> bool:

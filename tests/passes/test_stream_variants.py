@@ -156,3 +156,29 @@ def test_no_pass_knows_what_it_derives() -> None:
     assert len(files) > 10
     for file in files:
         assert not words.search(file.read_text()), file
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("other", ["%x", "%both", "%less"])
+def test_distances_from_an_infinite_bound(kind: str, other: str, rng: np.random.Generator) -> None:
+    """inf - inf is nan where an element is the bound; other elements are infinitely far from it."""
+    func = stack.parse(f"""
+func @f(%x: f32[5, 40], %y: f32[5, 40]) -> (f32[5], f32[5]) at tensor {{
+  %m = reduce(%x) {{axes=[1], kind="{kind}"}} : f32[5]
+  %b = broadcast(%m) {{axes=[0]}} : f32[5, 40]
+  %both = add(%x, %y) : f32[5, 40]
+  %less = neg(%x) : f32[5, 40]
+  %d = sub({other}, %b) : f32[5, 40]
+  %s = reduce(%d) {{axes=[1], kind="sum"}} : f32[5]
+  %q = mul(%d, %y) : f32[5, 40]
+  %t = reduce(%q) {{axes=[1], kind="sum"}} : f32[5]
+  return %s, %t
+}}""")
+    made, notes = streamed(func)
+    assert len(streams(made)) == 1, notes
+    x, y = rng.standard_normal((2, 5, 40)).astype(np.float32)
+    x[1, 7], x[2, 39], x[3], y = np.inf, -np.inf, -np.inf, np.abs(y) + 1
+    with np.errstate(invalid="ignore"):
+        a = {"%x": x, "%both": x.astype(np.float64) + y, "%less": -x}[other]
+        d = a - getattr(x.astype(np.float64), kind)(1)[:, None]
+        check_tiles(made, [x, y], [d.sum(1), (d * y).sum(1)], 1e-5)

@@ -1,4 +1,5 @@
-"""Lowerings of ATen ops that are plugged in: pooling, windows of images, search, grouped matmuls: wing `functions`.
+"""Lowerings of ATen ops that are plugged in, wing `functions`: pooling, windows of images, search,
+grouped matmuls.
 
 Imports the room `aten`.
 """

@@ -224,7 +224,7 @@ def _bounds(stabilizer: Stabilizer, shift: Shift) -> bool:
 
 
 def _addends(node: Node) -> set[Node]:
-    """Returns the values that are added, not subtracted, in a sum; the sum itself is one of them."""
+    """Returns the values that are added in a sum, not subtracted; the sum itself is one of them."""
     found = {node}
     for arg, sign in zip(node.args, signs(node) or ()):
         found |= _addends(arg) if sign > 0 else set()

@@ -24,13 +24,13 @@ from itertools import pairwise
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.memory_versions import starts_of
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import choice, is_load
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import is_condition, place_of
 from stack.passes.steps.loops import along, loops_along, why_not_free
-from stack.passes.steps.simplify import substituted
+from stack.passes.steps.simplify import without_guards
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.unroll import MOST
 from stack.passes.tiling.loops import extent_of
@@ -85,10 +85,10 @@ def _parts(edit: Edit, loop: Node, ends: Sequence[int]) -> Iterator[tuple[Node, 
     middle = len(ends) // 2
     (block,) = loop.blocks
     for own in (ends[: middle + 1], ends[middle:]):
-        half = block.results
+        half = block
         if len(own) > 2:
-            half = substituted(edit, half, {}, {block.params[0]: (own[0], own[-1] - 1)})
-        yield from _parts(edit, loop.rebuilt(blocks=[Block(block.params, half)]), own)
+            half = without_guards(edit, block, {block.params[0]: (own[0], own[-1] - 1)})
+        yield from _parts(edit, loop.rebuilt(blocks=[half]), own)
 
 
 def part_of(
@@ -100,8 +100,8 @@ def part_of(
     var, *held = loop.blocks[0].params
     own = along(axis, end - begin, var)
     place = make("add", (own, constant(begin, var.dtype))) if begin else own
-    body = Block((own, *held), substituted(edit, loop.blocks[0].results, {var: place}))
-    return make("loop", values, loop.attrs, (body,))
+    body = edit.body(loop.blocks[0], {var: place}, (own, *held))
+    return make("loop", values, loop.attrs, (without_guards(edit, body),))
 
 
 def _is_work(node: Node) -> bool:

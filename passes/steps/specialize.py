@@ -28,7 +28,7 @@ from stack.passes.steps.access import conjunction
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import split_points
 from stack.passes.steps.loops import along, axis_of, held_like, loops_along, why_not_free
-from stack.passes.steps.simplify import substituted
+from stack.passes.steps.simplify import without_guards
 from stack.passes.steps.step import Step
 from stack.passes.steps.unroll import why_too_many
 from stack.target import Target
@@ -97,8 +97,8 @@ def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Bl
         # indices depend on the inner variable, so that no load is hoisted out of its guard
         known = {var: make("add", (var, once)), **fixed, **dict(zip(held, own, strict=True))}
         ranges = {var: (begin, end - 1)}
-        inside = Block((once, *own), substituted(edit, block.results, known, ranges))
+        inside = Block((once, *own), edit.values(block.results, known))
         attrs = {"kind": "serial", "limited": True}
         start = [zero, make("select", (test, one, zero)), *values]
-        values = results_of(make("loop", start, attrs, (inside,)))
+        values = results_of(make("loop", start, attrs, (without_guards(edit, inside, ranges),)))
     return Block(block.params, values)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from stack.ir.builder import remade as remade_nodes
+from stack.ir.builder import remade
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, is_loop
 from stack.passes.steps.loops import axes_in, axis_of
 from stack.passes.tiling.loops import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
-Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]
-Change = Callable[[Node, Node], Made]  # a loop, and the loop with its new operands and body
+Visit = Callable[[Node, Node], Made]  # a node, and the node with its new operands and blocks
 Keeps = Callable[[Node], bool]
 
 
@@ -51,33 +50,23 @@ class Edit:
             self._lines.setdefault(new, self._lines[old])
         return new
 
-    def remade(
-        self, roots: Iterable[Node], known: Mapping[Node, Node], within: Block | None = None
-    ) -> dict[Node, Node]:
-        """Rebuilds those nodes that `roots` depend on and that use a replaced node.
+    def values(
+        self, roots: Sequence[Node], known: Mapping[Node, Node], within: Block | None = None
+    ) -> list[Node]:
+        """Rebuilds values with some nodes replaced. Returns what replaces each value.
 
         Args:
-            roots: the values to rebuild.
+            roots: the values.
             known: replacements of some nodes.
             within: the only block in which they are replaced. Values from outside stay, even if
                 they are results of loops over the same variable, whose bodies share nodes.
-
-        Returns:
-            The replacement of each node.
         """
         outside = within.captures if within is not None else ()
-        done = remade_nodes(roots, {**dict(zip(outside, outside, strict=True)), **known})
+        done = remade(roots, {**dict(zip(outside, outside, strict=True)), **known})
         for old, new in done.items():
             self.note(old, new)
             for before, after in zip(old.blocks, new.blocks):
                 self._note_inside(before, after)
-        return done
-
-    def values(
-        self, roots: Sequence[Node], known: Mapping[Node, Node], within: Block | None = None
-    ) -> list[Node]:
-        """Returns what replaces each of some values, rebuilt as by `remade`."""
-        done = self.remade(roots, known, within)
         return [done[root] for root in roots]
 
     def body(
@@ -92,12 +81,7 @@ class Edit:
         """Replaces each node of the kernel, rebuilt with its new operands, by what `rule` returns
         for it; keeps it for None. Returns the kernel.
         """
-
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            made = old.rebuilt(args, blocks=blocks)
-            return rule(made) or made
-
-        return self.everywhere(visit)
+        return self.everywhere(lambda _, made: rule(made) or made)
 
     def _note_inside(self, before: Block, after: Block) -> None:
         """Transfers names and source lines from all nodes of a block to those of its replacement,
@@ -113,8 +97,8 @@ class Edit:
         """Rewrites each node of the kernel, operands first. Returns the kernel.
 
         Args:
-            visit: returns the replacement of a node, from the node, its new operands and its new
-                blocks.
+            visit: returns the replacement of a node, from the node before and after its operands
+                and blocks were rewritten.
             keeps: True for a node that `visit` leaves as it is, with its blocks, if nothing that
                 it uses is replaced.
         """
@@ -149,7 +133,8 @@ class Edit:
                 blocks = [
                     Block(b.params, self._results(b, visit, done, keeps)) for b in node.blocks
                 ]
-                made = visit(node, [done.get(a, a) for a in node.args], blocks)
+                own = node.rebuilt([done.get(a, a) for a in node.args], blocks=blocks)
+                made = visit(node, own)
             if isinstance(made, list) and len(made) != 1:
                 parts[node] = made
                 continue
@@ -165,13 +150,11 @@ class Edit:
         made = Block(self.block.params, results, self._called, self._lines)
         return self.kernel.rebuilt(blocks=[made])
 
-    def change_loops(self, axis: str, change: Change) -> Node:
+    def change_loops(self, axis: str, change: Visit) -> Node:
         """Rewrites each loop over an axis, inner loops first. Returns the kernel."""
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Made:
-            if is_loop(old) and axis_of(old) == axis:
-                return change(old, old.rebuilt(args, blocks=blocks))
-            return old.rebuilt(args, blocks=blocks)
+        def visit(old: Node, made: Node) -> Made:
+            return change(old, made) if is_loop(old) and axis_of(old) == axis else made
 
         def keeps(node: Node) -> bool:
             return not is_loop(node) or not (

@@ -12,11 +12,11 @@ Source: eviction priorities of PTX (`evict_first`, `evict_last`); `eviction_poli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.memory_versions import memory_of
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.loops import stores_only, why_no_memory
@@ -50,11 +50,9 @@ class Evict(Step, name="evict", only=Gpu):
         usual = "first" if self.when == REUSE else self.when
 
         def hinted(when: str) -> Visit:
-            def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-                made = old.rebuilt(args, blocks=blocks)
+            def visit(old: Node, made: Node) -> Node:
                 if is_loop(old) and self.when == REUSE and _is_read_again(old):
-                    (block,) = blocks
-                    return old.rebuilt(args, blocks=[edit.rewritten(block, hinted("last"))])
+                    return made.rebuilt(blocks=[edit.rewritten(made.blocks[0], hinted("last"))])
                 is_access = (is_load(old) and bool(old.tensor.rank)) or is_store(old)
                 if not is_access or str(held(old.args[0]).attrs["name"]) != self.memory:
                     return made

@@ -7,11 +7,11 @@ addition, as in a scan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
-from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.kernel_ops import access_parts
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
@@ -52,10 +52,9 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
         own = {} if is_online(loop) else running_totals(loop.blocks[0])
         running |= {n: p for n, p in own.items() if p in mine}
 
-    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+    def visit(old: Node, made: Node) -> Node:
         if is_loop(old):
-            return _inner(old, args, blocks[0])
-        made = old.rebuilt(args, blocks=blocks)
+            return _inner(old, made)
         if old in running:
             return _carried(edit, running[old], made, test, {})
         if not (is_load(old) or is_store(old)) or moving.isdisjoint(made.vars):
@@ -64,17 +63,17 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
             return made  # the index is the same in all iterations, and in bounds
         return masked(made, test)
 
-    def _inner(old: Node, args: Sequence[Node], inner: Block) -> Node:
+    def _inner(old: Node, made: Node) -> Node:
+        (inner,), starts = made.blocks, starts_of(made)
         results = list(inner.results)
-        starts = loop_parts(args, old.attrs)[1]
         states = guarded_states(edit, inner, test) if is_online(old) else None
         if states is not None and not totals.isdisjoint(starts):
-            return old.rebuilt(args, blocks=[Block(inner.params, states)])
+            return made.rebuilt(blocks=[Block(inner.params, states)])
         readers = _readers(inner)
         for i, start in enumerate(starts):
             if start in totals and old.blocks[0].results[i] not in running:
                 results[i] = _carried(edit, inner.params[1 + i], results[i], test, readers)
-        return old.rebuilt(args, blocks=[Block(inner.params, results)])
+        return made.rebuilt(blocks=[Block(inner.params, results)])
 
     inner = edit.rewritten(block, visit)
     states = guarded_states(edit, inner, test) if online else None

@@ -132,10 +132,9 @@ def _reused(
     loads = [n for n in block.nodes if is_load(n) and var in n.vars]
     for turn in turns:
         known = {**dict(zip(carried, values, strict=True)), **_indices(block, var, turn)}
-        tiles = edit.remade(loads, known)
-        for load in loads:
-            if tiles[load] in held:
-                tile = held[tiles[load]]
+        for load, loaded in zip(loads, edit.values(loads, known), strict=True):
+            if loaded in held:
+                tile = held[loaded]
                 known[load] = _narrow(tile, again) if load.dtype.bits == 16 else tile
         values = edit.values(block.results, known)
     return list(values)

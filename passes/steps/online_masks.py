@@ -102,11 +102,10 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
         lowest = constant(-math.inf, alone.dtype)
         known[alone] = edit.locate(alone, make("select", (test, alone, lowest)))
     for _, kept, part, new in states:
-        done = edit.remade([kept, part], known, block)
-        own = done[part]
+        rest, own = edit.values([kept, part], known, block)
         if alone is None:
             own = edit.locate(new, make("select", (test, own, identity_like(new))))
-        known[new] = edit.note(new, make(new.op, (done[kept], own)))
+        known[new] = edit.note(new, make(new.op, (rest, own)))
     return [known[r] for r in block.results]
 
 

@@ -25,7 +25,7 @@ Source: packing of the BLIS and GotoBLAS panels (Goto and van de Geijn, TOMS 200
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.bounds import LARGEST_LOCAL
@@ -87,8 +87,7 @@ class Pack(Step, name="pack", only=Cpu):
         if packed is not None:
             copies[first.panel] = packed.read
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            made = old.rebuilt(args, blocks=blocks)
+        def visit(old: Node, made: Node) -> Node:
             if old not in found:
                 return made
             product = BlockProduct(made, found[old].around)

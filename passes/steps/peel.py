@@ -13,12 +13,12 @@ Source: index-set splitting (Wolfe, High Performance Compilers, 1996).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import results_of
 from stack.ir.memory_versions import starts_of
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.loops import along, axes, axis_of, loops_along, why_not_free
@@ -70,12 +70,11 @@ def _renamed(edit: Edit) -> Visit:
     peeled loop.
     """
 
-    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-        if not is_loop(old):
-            return old.rebuilt(args, blocks=blocks)
-        (block,) = blocks
-        var, *held = block.params
-        own = along(f"{axis_of(old)}{LAST}", extent_of(old), var)
-        return old.rebuilt(args, blocks=[edit.body(block, {var: own}, (own, *held))])
+    def visit(_: Node, made: Node) -> Node:
+        if not is_loop(made):
+            return made
+        var, *held = made.blocks[0].params
+        own = along(f"{axis_of(made)}{LAST}", extent_of(made), var)
+        return made.rebuilt(blocks=[edit.body(made.blocks[0], {var: own}, (own, *held))])
 
     return visit

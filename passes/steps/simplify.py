@@ -1,11 +1,9 @@
 """Remove guards that are constant: conditions on loop variables with one value in all iterations.
 
-    select(lt(%j, 48), load(%p0, %j), 0.0)      with %j from 0 to 47:      load(%p0, %j)
+select(lt(%j, 48), load(%p0, %j), 0.0)      with %j from 0 to 47:      load(%p0, %j)
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from stack.ir.builder import constant, make
 from stack.ir.forms import filled
@@ -22,8 +20,7 @@ def without_guards(edit: Edit, block: Block, ranges: Ranges = WHOLE) -> Block:
     `ranges`: the iterations that run, for variables that do not run over their whole extent.
     """
 
-    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-        made = old.rebuilt(args, blocks=blocks)
+    def visit(_: Node, made: Node) -> Node:
         guard = _guard(made)
         value = held(guard.test, ranges) if guard is not None else None
         if guard is not None and value is not None:

@@ -151,13 +151,13 @@ def _whole_digits(inner: Node, width: int) -> Visit:
     remainder becomes that of `first`, plus `inner`.
     """
 
-    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-        if old.op in DIGITS and old.dtype == inner.dtype and is_number(args[1]):
-            first = start_along(args[0], inner)
-            is_whole = not old.tensor.rank and number(args[1]) % width == 0
+    def visit(_: Node, made: Node) -> Node:
+        if made.op in DIGITS and made.dtype == inner.dtype and is_number(made.args[1]):
+            first, size = start_along(made.args[0], inner), made.args[1]
+            is_whole = not made.tensor.rank and number(size) % width == 0
             if first is not None and is_whole and Integers().divisor(first) % width == 0:
-                made = make(old.op, (first, args[1]))
-                return made if old.op == "div" else make("add", (made, inner))
-        return old.rebuilt(args, blocks=blocks)
+                digit = make(made.op, (first, size))
+                return digit if made.op == "div" else make("add", (digit, inner))
+        return made
 
     return visit

@@ -195,13 +195,10 @@ def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, N
     *results, full = results_of(make("loop", [*starts, memory], attrs, (body,)))
     load = edit.note(value, loaded(full, home.axis, value))
     known = {before: edit.note(before, new) for before, new in zip(old, results, strict=True)}
-
-    def visit(node: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-        return load if node is value else node.rebuilt(args, blocks=blocks)
-
     for loop in home.others:
-        done = edit.remade((*loop.args, *loop.blocks[0].captures), known)
-        inner = edit.rewritten(loop.blocks[0], visit, done)
+        used = (*loop.args, *loop.blocks[0].captures)
+        done = dict(zip(used, edit.values(used, known), strict=True))
+        inner = edit.rewritten(loop.blocks[0], lambda n, made: load if n is value else made, done)
         made = loop.rebuilt([done[a] for a in loop.args], blocks=[inner])
         for before, new in zip(results_of(loop), results_of(made), strict=True):
             known[before] = edit.note(before, new)

@@ -72,8 +72,7 @@ class Tensorize(Step, name="tensorize", only=Gpu):
         edit = Edit(kernel)
         precision = {"precision": self.precision} if self.precision else {}
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            made = old.rebuilt(args, blocks=blocks)
+        def visit(old: Node, made: Node) -> Node:
             if is_loop(made) and _sums_products(made.blocks[0]):
                 return made.rebuilt(attrs={**made.attrs, "staged": True})
             found = product_of(made)

@@ -13,14 +13,14 @@ Source: relative position biases (Shaw, Uszkoreit and Vaswani, NAACL 2018) compu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import converts, is_load, is_positions, repeats
 from stack.passes.steps.access import conjunction, positions, spread_along, tile_type
 from stack.passes.steps.bounds import extreme
@@ -67,15 +67,14 @@ class WindowLoads(Step, name="window", only=Gpu):
         edit = Edit(kernel)
         picked: dict[Node, tuple[Node, Node, Node]] = {}  # a gather: its run, its index, its load
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            if converts(old) and args[0] in picked:
+        def visit(old: Node, made: Node) -> Node:
+            if converts(made) and made.args[0] in picked:
                 # the run has fewer elements to convert
-                run, index, load = picked[args[0]]
+                run, index, load = picked[made.args[0]]
                 wide = edit.locate(
                     load, make("cast", (run,), hint=run.tensor.with_dtype(old.dtype))
                 )
                 return _gather(wide, index)
-            made = old.rebuilt(args, blocks=blocks)
             is_mine = is_load(old) and str(old.args[0].attrs["name"]) == self.memory
             found = run_of(made) if is_mine else None
             if found is None:

@@ -9,15 +9,9 @@ from stack.ir.builder import Builder
 from stack.ir.func import Func
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import (
-    contractions,
-    is_fusion,
-    is_generated,
-    is_stream,
-)
+from stack.ir.traits import is_generated, is_stream
 from stack.ir.types import BF16, F16
 from stack.passes.control import BlockPass
-from stack.passes.cpu_products.gemm import check_worth
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
 from stack.passes.rules.updates import with_producer
@@ -79,9 +73,6 @@ class Tile(BlockPass):
 
     def _kernel(self, group: Node, log: Log) -> Node:
         check_code(group, self.refuse)
-        if is_fusion(group) and not written(group):
-            for dot in contractions(group.blocks[0].nodes):
-                check_worth(dot, log.cpu)
         return with_lines(tile_group(group, log.cpu))
 
     def _without_dot(self, group: Node, log: Log) -> Node | None:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from stack.ir.builder import remade
-from stack.ir.node import Block, Node, deps
+from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop
-from stack.passes.steps.loops import axes_in, axis_of
+from stack.passes.steps.loops import axis_of
 from stack.passes.tiling.loops import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Node], Made]  # a node, and the node with its new operands and blocks
-Keeps = Callable[[Node], bool]
 
 
 class Edit:
@@ -93,16 +92,13 @@ class Edit:
                 for inner, changed in zip(old.blocks, new.blocks):
                     self._note_inside(inner, changed)
 
-    def everywhere(self, visit: Visit, keeps: Keeps | None = None) -> Node:
+    def everywhere(self, visit: Visit) -> Node:
         """Rewrites each node of the kernel, operands first. Returns the kernel.
 
-        Args:
-            visit: returns the replacement of a node, from the node before and after its operands
-                and blocks were rewritten.
-            keeps: True for a node that `visit` leaves as it is, with its blocks, if nothing that
-                it uses is replaced.
+        `visit` returns the replacement of a node, from the node before and after its operands and
+        blocks were rewritten.
         """
-        return self.finished(self._results(self.block, visit, {}, keeps))
+        return self.finished(self._results(self.block, visit, {}))
 
     def rewritten(
         self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
@@ -114,27 +110,20 @@ class Edit:
             visit: as for `everywhere`.
             outer: replacements of nodes outside of the block.
         """
-        return Block(block.params, self._results(block, visit, outer or {}))
+        results = tuple(self._results(block, visit, outer or {}))
+        return block if results == block.results else Block(block.params, results)
 
-    def _results(
-        self, block: Block, visit: Visit, outer: Mapping[Node, Node], keeps: Keeps | None = None
-    ) -> list[Node]:
+    def _results(self, block: Block, visit: Visit, outer: Mapping[Node, Node]) -> list[Node]:
         """Rewrites each node of a block by `visit`. Returns the new results of the block."""
         done = {old: new for old, new in outer.items() if old not in block.params}
-        replaced = done.keys()
         parts: dict[Node, list[Node]] = {}
         for node in block.nodes:
             if parts and is_item(node) and node.args[0] in parts:
                 done[node] = parts[node.args[0]][int(node.attrs["index"])]
                 continue
-            made: Made = node
-            used = deps(node) if node.blocks else node.args
-            if keeps is None or not keeps(node) or not replaced.isdisjoint(used):
-                blocks = [
-                    Block(b.params, self._results(b, visit, done, keeps)) for b in node.blocks
-                ]
-                own = node.rebuilt([done.get(a, a) for a in node.args], blocks=blocks)
-                made = visit(node, own)
+            blocks = [self.rewritten(b, visit, done) for b in node.blocks]
+            args = [done.get(a, a) for a in node.args]
+            made = visit(node, node.rebuilt(args, blocks=blocks))
             if isinstance(made, list) and len(made) != 1:
                 parts[node] = made
                 continue
@@ -156,12 +145,7 @@ class Edit:
         def visit(old: Node, made: Node) -> Made:
             return change(old, made) if is_loop(old) and axis_of(old) == axis else made
 
-        def keeps(node: Node) -> bool:
-            return not is_loop(node) or not (
-                axis_of(node) == axis or axis in axes_in(node.blocks[0])
-            )
-
-        return self.everywhere(visit, keeps)
+        return self.everywhere(visit)
 
 
 def _is_made(node: Node, name: str) -> bool:

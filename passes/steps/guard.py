@@ -7,7 +7,7 @@ addition, as in a scan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
@@ -52,9 +52,28 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
         own = {} if is_online(loop) else running_totals(loop.blocks[0])
         running |= {n: p for n, p in own.items() if p in mine}
 
+    def body(old: Block, new: Block, starts: Sequence[Node], online: bool) -> Block:
+        """Masks the values that a loop from these starts carries; `new` is its rewritten body."""
+        states = (
+            guarded_states(edit, new, test) if online and not totals.isdisjoint(starts) else None
+        )
+        if states is not None:
+            return Block(new.params, states)
+        readers = _readers(new)
+        results = [
+            edit.note(result, _carried(edit, held, result, test, readers))
+            if start in totals and before not in running and not _goes_on(held, result)
+            else result
+            for start, held, before, result in zip(
+                starts, new.params[1:], old.results, new.results, strict=True
+            )
+        ]
+        return Block(new.params, results)
+
     def visit(old: Node, made: Node) -> Node:
         if is_loop(old):
-            return _inner(old, made)
+            own = body(old.blocks[0], made.blocks[0], starts_of(made), is_online(old))
+            return made.rebuilt(blocks=[own])
         if old in running:
             return _carried(edit, running[old], made, test, {})
         if not (is_load(old) or is_store(old)) or moving.isdisjoint(made.vars):
@@ -63,30 +82,7 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
             return made  # the index is the same in all iterations, and in bounds
         return masked(made, test)
 
-    def _inner(old: Node, made: Node) -> Node:
-        (inner,), starts = made.blocks, starts_of(made)
-        results = list(inner.results)
-        states = guarded_states(edit, inner, test) if is_online(old) else None
-        if states is not None and not totals.isdisjoint(starts):
-            return made.rebuilt(blocks=[Block(inner.params, states)])
-        readers = _readers(inner)
-        for i, start in enumerate(starts):
-            if start in totals and old.blocks[0].results[i] not in running:
-                results[i] = _carried(edit, inner.params[1 + i], results[i], test, readers)
-        return made.rebuilt(blocks=[Block(inner.params, results)])
-
-    inner = edit.rewritten(block, visit)
-    states = guarded_states(edit, inner, test) if online else None
-    if states is not None:
-        return Block(block.params, states)
-    readers = _readers(inner)
-    results = [
-        new
-        if old in running or _goes_on(held, new)
-        else edit.note(new, _carried(edit, held, new, test, readers))
-        for held, old, new in zip(block.params[1:], block.results, inner.results, strict=True)
-    ]
-    return Block(block.params, results)
+    return body(block, edit.rewritten(block, visit), block.params[1:], online)
 
 
 def _readers(block: Block) -> Mapping[Node, int]:

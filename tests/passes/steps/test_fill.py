@@ -54,6 +54,26 @@ def test_what_a_masked_element_loads(name: str) -> None:
         assert not wrong(made, arrays, results(around(nest), arrays), 0)
 
 
+NESTED = """func @f(%x: f32[3, 4, 2, 5]) -> (f32[5]) at tensor {
+  %f = fusion(%x) {kind="reduction", name="nested"} : f32[5] {(%p0: f32[3, 4, 2, 5])
+    %v = exp(%p0) : f32[3, 4, 2, 5]
+    %y = reduce(%v) {axes=[0, 1, 2], kind="sum"} : f32[5]
+    return %y
+  }
+  return %f
+}
+"""
+
+
+@pytest.mark.parametrize(("steps", "selects"), [("split r 2", 1), ("split r_1 3", 1), ("", 0)])
+def test_loops_around_a_sum_do_not_select_it_again(steps: str, selects: int) -> None:
+    nest = emit(group_in(NESTED))
+    made = run_steps(nest, parse_steps(steps))
+    assert inside(made).count("= select(") == selects, inside(made)
+    arrays = [np.linspace(-2, 2, 120, dtype=np.float32).reshape(3, 4, 2, 5)]
+    assert not wrong(made, arrays, results(around(nest), arrays), 1e-6)
+
+
 PADDED = """func @f(%x: f32[3, 5]) -> (f32[3]) at tensor {
   %f = fusion(%x) {kind="reduction", name="padded"} : f32[3] {(%p0: f32[3, 5])
     %v = pad(%p0, 0.0:f32) {high=[0, 2], interior=[0, 0], low=[0, 0]} : f32[3, 7]

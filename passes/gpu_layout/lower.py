@@ -108,55 +108,41 @@ class Lowering:
         elif node.op == "store":
             self.values.define(node, ThreadValue(self.memory.store(node)))
         elif not is_tile(node):
-            self.values.define(node, self._number(node))
+            self.values.define(node, self._value(node, ()))
         elif not self.classes.is_cheap(node):
-            self.values.define(node, self._tile(node, self.layouts.of(node)))
+            self.values.define(node, self._value(node, self.layouts.of(node)))
 
-    def _number(self, node: Node) -> ThreadValue:
-        if node.op == "load":
-            return self.memory.load(node, ())
-        if is_reduction(node):
-            return self._reduced(node)
-        if is_elementwise(node):
-            return self.tiles.elementwise(node, [self.values.scalar(a) for a in node.args], ())
-        if node.op in ("reshape", "again"):
-            (source,) = node.args
-            if not is_tile(source):
-                return self.values.scalar(source)
-            return self.tiles.reshape(self.values.in_own_layout(source), ())
-        raise CannotDistribute(f"no code for {node.op} of numbers")
-
-    def _tile(self, node: Node, layout: Layout) -> ThreadValue:
+    def _value(self, node: Node, layout: Layout) -> ThreadValue:
+        """Builds a tile in a layout, or a number, which has none."""
         if node.op == "load":
             return self.memory.load(node, layout)
         if is_reduction(node):
-            return self.shared.converted(self._reduced(node), layout)
-        if node.op == "scan":
-            value = self.values.at(node.args[0], layout)
-            return Scan(node, self.tiles, self.reductions).build(value)
-        if is_contraction(node):
-            zero = self.tiles.full(0, node.dtype, layout)
-            return self._matmul(node, layout, zero)
+            value = self.values.in_own_layout(node.args[0])
+            return self.shared.converted(self.reductions.reduce(node, value), layout)
+        if is_alias(node):
+            return self.movement.reshape(node, layout)
+        if node.op == "again":
+            value = self.values.operand(node.args[0], layout)
+            return ThreadValue(self.tiles.b.again(value.node), layout) if layout else value
         if node in self.instructions.accumulations:
             matmul = self.instructions.accumulations[node]
             start = next(a for a in node.args if a is not matmul)
             pending = self.overlapped.get(node, 0)
             return self._matmul(matmul, layout, self.values.at(start, layout), pending)
+        if node.op == "broadcast" or is_elementwise(node):
+            return self.values.computed(node, layout)
+        if not layout:
+            raise CannotDistribute(f"no code for {node.op} of numbers")
+        if node.op == "scan":
+            value = self.values.at(node.args[0], layout)
+            return Scan(node, self.tiles, self.reductions).build(value)
+        if is_contraction(node):
+            return self._matmul(node, layout, self.tiles.full(0, node.dtype, layout))
         if reads_by_data(node):
             return self.movement.gather(node, layout)
         if node.op == "transpose":
             return self.movement.transpose(node, layout)
-        if is_alias(node):
-            return self.movement.reshape(node, layout)
-        if node.op == "again":
-            value = self.values.at(node.args[0], layout)
-            return ThreadValue(self.tiles.b.again(value.node), layout)
-        if node.op == "broadcast" or is_elementwise(node):
-            return self.values.computed(node, layout)
         raise CannotDistribute(f"no code for {node.op}")
-
-    def _reduced(self, node: Node) -> ThreadValue:
-        return self.reductions.reduce(node, self.values.in_own_layout(node.args[0]))
 
     def _matmul(
         self, node: Node, layout: Layout, start: ThreadValue, pending: int = 0

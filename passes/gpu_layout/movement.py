@@ -38,7 +38,8 @@ class Movement:
         """
         (source,) = node.args
         if not source.tensor.rank:
-            return self.tiles.broadcast(self.values.scalar(source), (), layout)
+            value = self.values.scalar(source)
+            return self.tiles.broadcast(value, (), layout) if layout else value
         pairs = kept_dims(source.tensor, node.tensor)
         if pairs is not None:
             own = [Share()] * source.tensor.rank

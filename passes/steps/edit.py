@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from stack.ir.builder import remade
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_item, is_loop
 from stack.passes.steps.loops import axis_of
 from stack.passes.tiling.loops import Names, names_of
@@ -60,13 +59,12 @@ class Edit:
             within: the only block in which they are replaced. Values from outside stay, even if
                 they are results of loops over the same variable, whose bodies share nodes.
         """
-        outside = within.captures if within is not None else ()
-        done = remade(roots, {**dict(zip(outside, outside, strict=True)), **known})
-        for old, new in done.items():
+        for old, new in known.items():
             self.note(old, new)
-            for before, after in zip(old.blocks, new.blocks):
-                self._note_inside(before, after)
-        return [done[root] for root in roots]
+        outside = within.captures if within is not None else ()
+        done = {**dict(zip(outside, outside, strict=True)), **known}
+        self._rewrite(topological(roots, known=done), lambda _, made: made, done)
+        return [done.get(root, root) for root in roots]
 
     def body(
         self, block: Block, known: Mapping[Node, Node], params: Sequence[Node] | None = None
@@ -82,42 +80,39 @@ class Edit:
         """
         return self.everywhere(lambda _, made: rule(made) or made)
 
-    def _note_inside(self, before: Block, after: Block) -> None:
-        """Transfers names and source lines from all nodes of a block to those of its replacement,
-        which are in the same order.
-        """
-        for old, new in zip(before.nodes, after.nodes):
-            if old is not new and old.op == new.op:
-                self.note(old, new)
-                for inner, changed in zip(old.blocks, new.blocks):
-                    self._note_inside(inner, changed)
-
     def everywhere(self, visit: Visit) -> Node:
         """Rewrites each node of the kernel, operands first. Returns the kernel.
 
         `visit` returns the replacement of a node, from the node before and after its operands and
         blocks were rewritten.
         """
-        return self.finished(self._results(self.block, visit, {}))
+        done: dict[Node, Node] = {}
+        self._rewrite(self.block.nodes, visit, done)
+        return self.finished([done.get(r, r) for r in self.block.results])
 
     def rewritten(
         self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
     ) -> Block:
-        """Rewrites each node of a block, as `everywhere` does.
+        """Rewrites each node of a block, as `everywhere` does, except those that `outer` replaces.
 
-        Args:
-            block: the block; it may use values from outside.
-            visit: as for `everywhere`.
-            outer: replacements of nodes outside of the block.
+        Two loops may share a variable. If that of the loop outside is replaced, that of the block
+        is not: nodes that depend on it mean another value inside.
         """
-        results = tuple(self._results(block, visit, outer or {}))
+        done = dict(outer or {})
+        renamed = {p for p in block.params if done.get(p, p) is not p}
+        if renamed:
+            done = {old: new for old, new in done.items() if renamed.isdisjoint(old.vars)}
+        nodes: Iterable[Node] = block.nodes
+        if not done.keys().isdisjoint(nodes):
+            nodes = topological(block.results, known=done, over=frozenset(block.params))
+        self._rewrite(nodes, visit, done)
+        results = tuple([done.get(r, r) for r in block.results])
         return block if results == block.results else Block(block.params, results)
 
-    def _results(self, block: Block, visit: Visit, outer: Mapping[Node, Node]) -> list[Node]:
-        """Rewrites each node of a block by `visit`. Returns the new results of the block."""
-        done = {old: new for old, new in outer.items() if old not in block.params}
+    def _rewrite(self, nodes: Iterable[Node], visit: Visit, done: dict[Node, Node]) -> None:
+        """Rewrites nodes, operands first. Adds to `done` what replaces them."""
         parts: dict[Node, list[Node]] = {}
-        for node in block.nodes:
+        for node in nodes:
             if parts and is_item(node) and node.args[0] in parts:
                 done[node] = parts[node.args[0]][int(node.attrs["index"])]
                 continue
@@ -130,9 +125,6 @@ class Edit:
             new = made if isinstance(made, Node) else made[0]
             if new is not node:
                 done[node] = self.note(node, new)
-            else:
-                done.pop(node, None)
-        return [done.get(r, r) for r in block.results]
 
     def finished(self, results: Sequence[Node]) -> Node:
         """Returns the rewritten kernel: `results` replace the results of its body."""

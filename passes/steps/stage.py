@@ -196,10 +196,7 @@ def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, N
     load = edit.note(value, loaded(full, home.axis, value))
     known = {before: edit.note(before, new) for before, new in zip(old, results, strict=True)}
     for loop in home.others:
-        used = (*loop.args, *loop.blocks[0].captures)
-        done = dict(zip(used, edit.values(used, known), strict=True))
-        inner = edit.rewritten(loop.blocks[0], lambda n, made: load if n is value else made, done)
-        made = loop.rebuilt([done[a] for a in loop.args], blocks=[inner])
+        (made,) = edit.values([loop], {**known, value: load})
         for before, new in zip(results_of(loop), results_of(made), strict=True):
             known[before] = edit.note(before, new)
     return known

@@ -8,7 +8,10 @@ from nest_cases import around, fused, inside, kernel_of, random_inputs, results,
 
 from stack.errors import UsageError
 from stack.ir import parse, verify
+from stack.ir.builder import constant
+from stack.ir.types import F32
 from stack.passes.nest.emit import emit
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import IllegalStep, parse_steps, run_steps
 from stack.target import as_gpu, load
@@ -1272,6 +1275,27 @@ def test_names_and_lines_stay() -> None:
     assert block.names[total] == "y"
     assert block.locs[total] == ("m.py:7",)
     assert parse(str(around(kernel))) is around(kernel)
+
+
+def test_lines_stay_in_loops_from_which_a_value_goes() -> None:
+    body = """%v = mul(%p0, %p0) : f32[3, 5] from "m.py:1"
+    %w = mul(%v, 2.0:f32) : f32[3, 5] from "m.py:2"
+    %y = reduce(%w) {axes=[1], kind="sum"} : f32[3] from "m.py:3"
+"""
+    text = f"""func @f(%x: f32[3, 5]) -> (f32[3]) at tensor {{
+  %f = fusion(%x) {{kind="reduction", name="lines"}} : f32[3] {{(%p0: f32[3, 5])
+    {body}
+    return %y
+  }}
+  return %f
+}}
+"""
+    edit = Edit(emit(fused(text)))
+    product = next(n for n, name in edit.block.names.items() if name == "v")
+    known = {product: constant(1.0, F32)}  # the other product is then the first node of its loop
+    made = edit.finished(edit.values(edit.block.results, known)).blocks[0]
+    (doubled,) = (n for n in made.all_nodes if n.op == "mul")
+    assert (made.names[doubled], made.locs[doubled]) == ("w", ("m.py:2",))
 
 
 def test_loops_inside_of_a_vectorized_one_are_built_once() -> None:

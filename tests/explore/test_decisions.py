@@ -165,7 +165,7 @@ def test_the_table_and_explain_count_the_same_operations(backend: str, tmp_path:
 def test_skipped_passes_are_recorded_with_the_reason(tmp_path: Path) -> None:
     run = saved(TEXT, tmp_path / "r")
     found = {d.name: d.idle for d in run.decisions("canonical") if d.idle}
-    assert found["indexed"] == "no gather, scatter, reduce or sort in the program"
+    assert found["indexed"] == "no gather, scatter or sort in the program"
     assert found["roll"] == "3 ops, fewer than 64"
     assert "canonicalize" not in found
     assert run.stage("canonical")["skipped"] == found

@@ -406,8 +406,6 @@ def _extent(node: Node) -> Dim | None:
 
 
 def _width(dot: Node, region: Region) -> Dim:
-    """Returns the columns of a dot's running value: axes that its main operand lacks."""
-    values = region.operands[dot]
-    main = next((v for v in values if v not in region.light), values[0])
+    """Returns the number of columns of a dot's running value."""
     result = zip(region.members[dot], dot.shape, strict=True)
-    return product([size for name, size in result if name not in main.names])
+    return product([size for name, size in result if name in region.columns(dot)])

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from stack.ir import ops
 from stack.ir.axes import Axis
 from stack.ir.node import Node, is_inline
-from stack.ir.traits import is_alias
+from stack.ir.traits import contractions, is_alias
 from stack.passes.streaming.graph import Graph, finishes
 from stack.passes.streaming.region import MAX_VALUES, Region
 from stack.passes.streaming.terms import Names
@@ -92,7 +92,10 @@ class FinishAxes:
 
     def __init__(self, region: Region) -> None:
         self.region = region
-        self.merged = {region.atoms((name,)) for name in region.parts}
+        dots = contractions(region.members)
+        columns = {a for dot in dots for a in region.atoms(region.columns(dot))}
+        merged = (region.atoms((name,)) for name in region.parts)
+        self.merged = {atoms for atoms in merged if columns.isdisjoint(atoms)}
         self.known: dict[Node, Atoms] = {}
         for value in region.visited:
             if value.streams:
@@ -118,7 +121,7 @@ class FinishAxes:
 
     def regroups(self, node: Node) -> bool:
         """True if a node reshapes axes of states into groups that the loop has, too, such as heads
-        that share keys into all heads."""
+        that share keys into all heads. A tile has columns apart: not heads and their columns."""
         if not is_alias(node):
             return False
         self.add(node)

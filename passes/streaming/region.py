@@ -134,6 +134,12 @@ class Region:
             found.extend((name,) if made is None else self.atoms(made))
         return tuple(found)
 
+    def columns(self, dot: Node) -> Names:
+        """Returns the axes of a member's result that its main operand, the computed one, lacks."""
+        values = self.operands[dot]
+        main = next((v for v in values if v not in self.light), values[0])
+        return tuple(name for name in self.members[dot] if name not in main.names)
+
     @property
     def computed(self) -> frozenset[Node]:
         """Returns the nodes of the function that the stream computes."""

@@ -7,11 +7,13 @@ ring attention does. Two heads share keys and values, so that a reshape merges h
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from stack.ir import Func, Node, parse, verify
 from stack.ir.traits import items_of
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace
+from stack.target import load
 
 HEADS, GROUPS, ROWS, KEYS = 4, 2, 160, 96
 SPEC = "stream{loops=blocks},fuse,schedule,blocks,memory"
@@ -200,3 +202,42 @@ def test_rows_that_only_the_results_read_are_computed_with_them(rng: np.random.G
 
 def test_rows_with_another_reader_stay_in_memory() -> None:
     assert tables(gradient(", f32[6, 40000]", ", %p")) == ["f32[6, 40000]", "bf16[6, 40000]"]
+
+
+# gated attention of 2 heads: values are columns of one matmul, and so are gates
+GATED = """func @gated(%q: f32[2, 160, 8], %k: f32[2, 160, 8], %x: f32[160, 16], %w: f32[16, 16],
+    %gate: f32[160, 16]) -> (f32[160, 16]) at tensor {
+  %values = dot(%x, %w) {rule="a k, k b -> a b"} : f32[160, 16]
+  %v = reshape(%values) : f32[160, 2, 8]
+  %s = dot(%q, %k) {rule="a b k, a c k -> a b c"} : f32[2, 160, 160]
+  %top = reduce(%s) {axes=[2], kind="max"} : f32[2, 160]
+  %tops = broadcast(%top) {axes=[0, 1]} : f32[2, 160, 160]
+  %less = sub(%s, %tops) : f32[2, 160, 160]
+  %p = exp(%less) : f32[2, 160, 160]
+  %sum = reduce(%p) {axes=[2], kind="sum"} : f32[2, 160]
+  %out = dot(%p, %v) {rule="a b k, k a c -> b a c"} : f32[160, 2, 8]
+  %rows = transpose(%sum) {perm=[1, 0]} : f32[160, 2]
+  %sums = broadcast(%rows) {axes=[0, 1]} : f32[160, 2, 8]
+  %heads = div(%out, %sums) : f32[160, 2, 8]
+  %joined = reshape(%heads) : f32[160, 16]
+  %y = mul(%joined, %gate) : f32[160, 16]
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(("loops", "target"), [("blocks", "sm_90"), ("cpu", "avx2")])
+def test_heads_merged_with_their_columns_are_no_result_of_the_stream(
+    loops: str, target: str, rng: np.random.Generator
+) -> None:
+    """Before: a tile with columns at `d1 % 8`, an error. Expected: the next kernel merges them."""
+    func = parse(GATED)
+    made = Pipeline(f"stream{{loops={loops}}}").run(func, target=load(target)).func
+    assert stream_of(made).types[-1].shape == (160, 2, 8)
+    q, k, x, w, gate = arrays_of(func, rng)
+    s = np.einsum("abk,ack->abc", q.astype(np.float64), k)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    v = (x.astype(np.float64) @ w).reshape(160, 2, 8)
+    expected = np.einsum("abk,kac->bac", p / p.sum(-1, keepdims=True), v).reshape(160, 16) * gate
+    got = made.interpret(q, k, x, w, gate)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

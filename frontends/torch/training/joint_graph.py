@@ -133,11 +133,12 @@ class _Cut:
         func, self.values, self.why = import_values(
             self.joint, "joint", self.names, [*results, *self.gradients]
         )
+        names = func.body.names  # a value that nothing reads has none
         cut = plugins.load("stack.passes", "partition")(
             results=len(results),
             tangents=len(self.tangents),
             balance=balance,
-            recompute=tuple(dict.fromkeys(func.body.names[v] for v in self._checkpointed())),
+            recompute=tuple(dict.fromkeys(names[v] for v in self._checkpointed() if v in names)),
             inputs=whole,
         )
         run = Run(target, "torch")

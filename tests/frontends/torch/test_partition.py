@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 import stack
 from stack.frontends.torch.compile import dynamo_backend
@@ -270,6 +271,22 @@ def test_a_checkpoint_keeps_its_inputs_and_what_was_drawn() -> None:
     shapes = [tuple(map(int, p.shape)) for p in backward.params]
     assert shapes.count((6, 8)) == 2  # the input and the draw
     assert not any(n.op == "opaque" for n in backward.nodes)
+
+
+@pytest.mark.parametrize("make", [nn.LayerNorm, lambda n: nn.Linear(n, n)])
+def test_a_checkpoint_makes_values_that_nothing_reads(make: Callable[[int], nn.Module]) -> None:
+    """A mean that the backward pass computes again, a view of a weight: they have no names."""
+    torch._dynamo.reset()
+    layer, x = make(8), torch.randn(2, 6, 8, requires_grad=True)
+
+    def checkpointed(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sin().sum()
+
+    leaves = [x, *layer.parameters()]
+    want = torch.autograd.grad(checkpointed(x), leaves)
+    call = torch.compile(checkpointed, backend="stack", options={"backend": "interpreter"})
+    got = torch.autograd.grad(call(x), leaves)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_not_for_us_is_cut_by_torch() -> None:

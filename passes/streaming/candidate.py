@@ -324,7 +324,7 @@ class Candidate:
         dots = contractions(sinks)
         total: Dim = 0
         for dot in dots:
-            total = add(total, _width(dot, region))
+            total = add(total, product(list(region.columns(dot).values())))
         if dots and not region.dots and less_equal(total, region.extent) is not True:
             raise Refusal(
                 f"the results have {total} columns, more than the {region.extent} elements"
@@ -403,9 +403,3 @@ def _extent(node: Node) -> Dim | None:
     """Returns the size of the axis that a node reduces; None if it reduces none."""
     found = reduced_value(node)
     return found[0] if found is not None else None
-
-
-def _width(dot: Node, region: Region) -> Dim:
-    """Returns the number of columns of a dot's running value."""
-    result = zip(region.members[dot], dot.shape, strict=True)
-    return product([size for name, size in result if name in region.columns(dot)])

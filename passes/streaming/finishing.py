@@ -93,7 +93,7 @@ class FinishAxes:
     def __init__(self, region: Region) -> None:
         self.region = region
         dots = contractions(region.members)
-        columns = {a for dot in dots for a in region.atoms(region.columns(dot))}
+        columns = {a for dot in dots for a in region.atoms(tuple(region.columns(dot)))}
         merged = (region.atoms((name,)) for name in region.parts)
         self.merged = {atoms for atoms in merged if columns.isdisjoint(atoms)}
         self.known: dict[Node, Atoms] = {}

@@ -128,17 +128,15 @@ class Region:
     def atoms(self, names: Names) -> Names:
         """Returns names of axes, with those that a reshape splits or merges replaced by their
         parts."""
-        found: list[str] = []
-        for name in names:
-            made = self.parts.get(name)
-            found.extend((name,) if made is None else self.atoms(made))
-        return tuple(found)
+        parts = (self.atoms(self.parts[n]) if n in self.parts else (n,) for n in names)
+        return tuple(atom for part in parts for atom in part)
 
-    def columns(self, dot: Node) -> Names:
-        """Returns the axes of a member's result that its main operand, the computed one, lacks."""
+    def columns(self, dot: Node) -> dict[str, Dim]:
+        """Maps axes of a member's result that its main, computed operand lacks to their sizes."""
         values = self.operands[dot]
         main = next((v for v in values if v not in self.light), values[0])
-        return tuple(name for name in self.members[dot] if name not in main.names)
+        named = zip(self.members[dot], dot.shape, strict=True)
+        return {name: size for name, size in named if name not in main.names}
 
     @property
     def computed(self) -> frozenset[Node]:

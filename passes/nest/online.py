@@ -110,29 +110,28 @@ class Online:
     def elements(self, wanted: Sequence[tuple[Node, Index]]) -> Scalars:
         """Builds the loops over the streamed axis that some results need, each result at an index.
 
-        Results whose states have the same outer loops share one loop over the streamed axis.
+        States that are read in the same outer loops share one loop over the streamed axis.
 
         Returns:
             The builder of the elements of the results.
         """
-        groups: dict[frozenset[Node], dict[Asked, None]] = {}
+        depends: dict[Asked, frozenset[Node]] = {}  # loops around all results that read a state
         for result, index in wanted:
             asked = self._asked(result, index)
-            depends = frozenset(v for a in asked for v in self._vars(a))
-            groups.setdefault(depends, {}).update(dict.fromkeys(asked))
+            around = frozenset(v for a in asked for v in self._vars(a))
+            depends |= {a: depends.get(a, around) & around for a in asked}
+        groups: dict[frozenset[Node], list[Asked]] = {}
+        for asked, around in depends.items():
+            groups.setdefault(around, []).append(asked)
         known: dict[Asked, Node] = {}
-        for depends in sorted(groups, key=len):
-            missing = [a for a in groups[depends] if a not in known]
-            for asked, made in self._loop(missing, depends).items() if missing else ():
-                known.setdefault(asked, made)
+        for around in sorted(groups, key=len):
+            made = self._loop(groups[around], around)
+            known |= {a: made[a] for a in groups[around]}
 
         def given(number: int) -> Given:
             return lambda index, guard: known[number, index, guard]
 
-        return self.values.fork({s: given(self._number(s)) for s in self.states})
-
-    def _number(self, state: Node) -> int:
-        return self.states.index(state)
+        return self.values.fork({s: given(self.states.index(s)) for s in self.states})
 
     def _asked(self, result: Node, index: Index) -> list[Asked]:
         """Returns the running values (states) that an element of a result depends on.
@@ -143,7 +142,7 @@ class Online:
 
         def given(state: Node) -> Given:
             def note(index: Index, guard: Node | None) -> Node:
-                found[self._number(state), index, guard] = None
+                found[self.states.index(state), index, guard] = None
                 return constant(0, wide(state.dtype))
 
             return note

@@ -74,6 +74,37 @@ def test_results_with_fewer_axes_have_a_loop_of_their_own() -> None:
     assert [len(loop.types) for loop in loops(kernel, online=True)] == [2, 2]
 
 
+# two results share no columns: their loops have only heads and rows in common
+TWO_ORDERS = """func @f(%q: f32[2, 4, 3], %k: f32[2, 5, 3], %v: f32[2, 5, 3], %u: f32[2, 5, 3])
+    -> (f32[2, 4, 3], f32[4, 3, 2]) at tensor {
+  %s = dot(%q, %k) {rule="b m d, b n d -> b m n"} : f32[2, 4, 5]
+  %m = reduce(%s) {axes=[2], kind="max"} : f32[2, 4]
+  %w = broadcast(%m) {axes=[0, 1]} : f32[2, 4, 5]
+  %d = sub(%s, %w) : f32[2, 4, 5]
+  %e = exp(%d) : f32[2, 4, 5]
+  %l = reduce(%e) {axes=[2], kind="sum"} : f32[2, 4]
+  %o = dot(%e, %v) {rule="b m n, b n d -> b m d"} : f32[2, 4, 3]
+  %c = broadcast(%l) {axes=[0, 1]} : f32[2, 4, 3]
+  %y = div(%o, %c) : f32[2, 4, 3]
+  %o1 = dot(%e, %u) {rule="b m n, b n d -> m d b"} : f32[4, 3, 2]
+  %t = transpose(%l) {perm=[1, 0]} : f32[4, 2]
+  %c1 = broadcast(%t) {axes=[0, 2]} : f32[4, 3, 2]
+  %z = div(%o1, %c1) : f32[4, 3, 2]
+  return %y, %z
+}
+"""
+
+
+def test_states_of_results_with_other_columns_have_a_loop_of_their_own() -> None:
+    """Before: the second result read a sum of the first one's columns, outside of their loop."""
+    func = streamed(TWO_ORDERS)
+    kernel = emit(stream_in(func))
+    assert not kernel.blocks[0].free and not list(breaches(kernel))
+    assert sorted(len(loop.types) for loop in loops(kernel, online=True)) == [2, 2, 2]
+    arrays = random_inputs(func)
+    assert not wrong(kernel, arrays, results(func, arrays), 1e-4)
+
+
 def test_an_online_loop_carries_values_in_order() -> None:
     kernel = around(emit(stream_in(streamed(sums(2, 8)))))
     for change in ('kind="parallel", online=true', 'kind="grid", online=true'):

@@ -14,7 +14,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.contraction import contraction
 from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.space import identity
 from stack.ir.traits import (
     behind,
@@ -132,7 +132,8 @@ class Scalars:
     def call(self, node: Node, made: Node) -> None:
         """Gives `made`, a scalar of the loop nest, the name that `node` of the fusion group has."""
         if node in self._block.names:
-            self.scope.b.names.setdefault(made, self._block.names[node])
+            name = self._block.names[node]
+            self.scope.b.names.setdefault(made, node.op if is_op_name(node, name) else name)
 
     def locate(self, node: Node, made: Node) -> Node:
         """Gives `made`, a scalar of the loop nest, the source lines of `node` of the fusion group.

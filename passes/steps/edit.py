@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.traits import is_item, is_loop
 from stack.passes.steps.loops import axis_of
 from stack.passes.tiling.loops import Names, names_of
@@ -25,7 +25,7 @@ class Edit:
     def __init__(self, kernel: Node) -> None:
         self.kernel = kernel
         self.block = kernel.blocks[0]
-        self._called = {n: name for n, name in self.block.names.items() if not _is_made(n, name)}
+        self._called = {n: name for n, name in self.block.names.items() if not is_op_name(n, name)}
         self._lines = dict(self.block.locs)
 
     @cached_property
@@ -138,10 +138,3 @@ class Edit:
             return change(old, made) if is_loop(old) and axis_of(old) == axis else made
 
         return self.everywhere(visit)
-
-
-def _is_made(node: Node, name: str) -> bool:
-    """True if a name was generated from the op of the node, because the user's program has no name
-    for it.
-    """
-    return name == node.op or name.rpartition("_")[0] == node.op

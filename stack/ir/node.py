@@ -396,6 +396,11 @@ def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
     return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
 
 
+def is_op_name(node: Node, name: str) -> bool:
+    """True if the name of a node was generated from its op: the program has no name for it."""
+    return name == node.op or name.rpartition("_")[0] == node.op
+
+
 def remade_block(
     block: Block, done: Mapping[Node, Node], params: Iterable[Node] | None = None
 ) -> Block:

@@ -2,8 +2,8 @@
 
 Groups of equal layers differ in operands, names and source lines, and a pass keeps these without
 using them. So the transformation runs on a *model* of the first group: its operands are parameters,
-and its names and source lines are marks, one for each node. For each equivalent group, the result
-is copied with the group's own operands, names and lines.
+and its source lines and the names that the program gives are marks, one for each node. For each
+equivalent group, the result is copied with the group's own operands, names and lines.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.ir.equivalence import equivalence_key, stand_ins
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, is_op_name
 from stack.ir.traits import is_computed_once
 
-_NUMBER = re.compile(r"_\d+$")
+_MARK = re.compile(r"(\d+\.\d+)((?:_\d+)*)")  # and the numbers of duplicate names
 
 
 class CachedTransform:
@@ -44,7 +44,8 @@ class CachedTransform:
         if self.is_own(group):
             return self.make(group)
         once = tuple(map(is_computed_once, group.args))
-        key = (equivalence_key(group), once, *(tuple(b.locs) for b in group.blocks))
+        tables = ((tuple(b.locs), tuple(_named(b))) for b in group.blocks)
+        key = (equivalence_key(group), once, *tables)
         if key not in self.made:
             model = _model(group)
             try:
@@ -62,8 +63,14 @@ def _model(group: Node) -> Node:
     for number, block in enumerate(group.blocks):
         marks = {node: f"{number}.{i}" for i, node in enumerate(block.names)}
         lines = {node: (marks[node],) for node in block.locs}
-        blocks.append(Block(block.params, block.results, marks, lines))
+        names = {node: marks[node] for node in _named(block)}
+        blocks.append(Block(block.params, block.results, names, lines))
     return group.rebuilt(list(map(_stand_in, group.args, stand_ins(group))), blocks=blocks)
+
+
+def _named(block: Block) -> list[Node]:
+    """Returns the nodes that the program names; the others are named after their op."""
+    return [node for node, name in block.names.items() if not is_op_name(node, name)]
 
 
 def _stand_in(operand: Node, param: Node) -> Node:
@@ -84,13 +91,14 @@ def _in_place(group: Node, model: Node, made: Node) -> Node:
     names: dict[str, str] = {}
     lines: dict[str, tuple[str, ...]] = {}
     for marked, own in zip(model.blocks, group.blocks, strict=True):
-        names.update({mark: own.names[node] for node, mark in marked.names.items()})
+        names.update({marked.names[node]: own.names[node] for node in _named(own)})
         lines.update({marks[0]: own.locs[node] for node, marks in marked.locs.items()})
 
     def renamed(block: Block) -> Block:
-        # without the number that the block adds to duplicate names
-        hints = {node: _NUMBER.sub("", name) for node, name in block.names.items()}
-        own = {node: names.get(hint, hint) for node, hint in hints.items()}
+        own = {
+            node: names[mark[1]] + mark[2] if (mark := _MARK.fullmatch(name)) else name
+            for node, name in block.names.items()
+        }
         locs = {
             node: tuple(line for mark in marks for line in lines[mark])
             for node, marks in block.locs.items()

@@ -61,7 +61,7 @@ BACKEND = Backend(
             ("loop", "distribute,memory"),
         ),
         artifacts=("mlir", "llvm", "asm"),
-        steps="stack.passes.policies.lowerings:shown_cpu_steps",
+        steps="stack.passes.policies.lowerings:shown_steps",
         inner="stack.backends.mlir.inner_passes:inner_passes",
         resume=Resume(("mlir", "llvm"), resume_program),
         retreat="retreat",

@@ -26,13 +26,14 @@ from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import CpuRowStreams, RowStreams
 from stack.passes.policies.rows import RowLowering
 from stack.passes.policies.scans import CpuScans, GpuScans
-from stack.passes.policies.step_lowering import StepLowering, UserSteps, plain_nest, written
+from stack.passes.policies.step_lowering import StepLowering
+from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import Launch, Shown, Step, parse_steps, run_steps
 from stack.passes.tiling.contraction import as_reduction
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.schedule import Policy, Schedule
-from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
+from stack.target import Cpu, Gpu, Target
 
 Kind = tuple[Callable[[Node, Any], bool], Callable[[Node, Any], StepLowering[Any]]]
 
@@ -66,19 +67,12 @@ ON_GPU: Sequence[Kind] = (
 )
 
 
-def usual_lowering(group: Node, target: Target) -> StepLowering[Any]:
-    """Returns the object that lowers a fusion group or a stream to a kernel by the steps of the
-    compiler. Raises CannotTile if the group has no such kernel.
+def lowering_of(group: Node, target: Target) -> StepLowering[Any]:
+    """Returns the object that lowers a fusion group or a stream to a kernel. Raises CannotTile if
+    the group has no kernel.
     """
     kinds = ON_CPU if isinstance(target, Cpu) else ON_GPU
     return next(made for takes, made in kinds if takes(group, target))(group, target)
-
-
-def lowering_of(group: Node, target: Target) -> StepLowering[Any]:
-    """Returns the object that lowers a fusion group or a stream to a kernel: by the steps that a
-    user wrote for it, else by those of the compiler. Raises CannotTile if the group has no kernel.
-    """
-    return UserSteps(group, target) if written(group) else usual_lowering(group, target)
 
 
 def policy_of(group: Node, target: Target, has_threads: bool = False) -> Policy | None:
@@ -92,26 +86,29 @@ def policy_of(group: Node, target: Target, has_threads: bool = False) -> Policy 
     Raises:
         CannotTile: the group has no kernel.
     """
-    made = usual_lowering(group, target)
+    made = lowering_of(group, target)
     return made.policy(has_threads) if isinstance(made, Products) else made.policy()
 
 
-def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
+def taken_steps(group: Node, text: str, target: Target, maybe: bool = False) -> list[Step]:
     """Parses a list of steps, and checks that they are legal for the nest of a group.
 
-    A list for a GPU without `launch` gets one, with the usual number of warps.
+    A list for a GPU without `launch` gets one, with the usual number of warps. `maybe`: returns no
+    steps if the list names an axis that the group does not have.
 
     Raises:
         UsageError: the text cannot be read, a step is not legal, the group has no loop nest, or a
             matrix product on a CPU reads strided columns.
     """
     steps = parse_steps(text)
+    made = lowering_of(group, target)
     if isinstance(target, Gpu) and not any(isinstance(step, Launch) for step in steps):
-        made = usual_lowering(group, target)
         is_rows = isinstance(made, RowLowering)
         steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else Launch.USUAL))
     try:
-        kernel = run_steps(plain_nest(group, target), steps, target)
+        if maybe and not _names_axes_of(made.nest, steps):
+            return []
+        kernel = run_steps(made.nest, steps, target)
     except CannotTile as why:
         raise UsageError(str(why)) from why
     strided = strided_columns(kernel, target) if isinstance(target, Cpu) else ""
@@ -122,20 +119,17 @@ def taken_steps(group: Node, text: str, target: Target) -> list[Step]:
     return steps
 
 
-def shown_steps(node: Node, target: Target | None) -> Shown:
-    """Returns the plain loop nest of a group, or of an op that fusion left on its own, and the GPU
+def _names_axes_of(nest: Node, steps: Sequence[Step]) -> bool:
+    known = {*axes(nest), "", *(str(getattr(step, "into", "")) for step in steps)}
+    named = (str(getattr(s, f, "")) for s in steps for f in ("axis", "inner", "at"))
+    return all(axis.partition(".")[0] in known for axis in named)
+
+
+def shown_steps(node: Node, target: Target) -> Shown:
+    """Returns the plain loop nest of a group, or of an op that fusion left on its own, and the
     kernel after each step of its schedule: the text of the step, the reason of the policy, and the
     kernel. Empty for a node without a generated kernel, such as a library call.
     """
-    return _shown(node, as_gpu(target))
-
-
-def shown_cpu_steps(node: Node, target: Target | None) -> Shown:
-    """As `shown_steps`, for the CPU kernel of a group."""
-    return _shown(node, as_cpu(target))
-
-
-def _shown(node: Node, target: Target) -> Shown:
     is_group = is_generated(node) or is_stream(node)
     if not (is_bare(node) or is_group) or writes_by_data(node):
         return []

@@ -68,12 +68,12 @@ class StepLowering(ABC, Generic[Machine]):
         """
 
     def made(self) -> LoweredKernel:
-        """Lowers the group. Returns the kernel with the steps applied to it. Raises CannotTile if
-        the group has no kernel.
+        """Lowers the group by the steps that a user wrote for it, else by those of the policy.
+        Returns the kernel with the steps applied to it. Raises CannotTile if it has none.
         """
-        made = LoweredKernel(self.nest, self.target)
+        made, mine = LoweredKernel(self.nest, self.target), written(self.group)
         try:
-            self.take(made)
+            made.take(*parse_steps(mine)) if mine else self.take(made)
         except IllegalStep as why:
             raise CannotTile(str(why)) from why
         return made
@@ -81,13 +81,6 @@ class StepLowering(ABC, Generic[Machine]):
     def kernel(self) -> Node:
         """Lowers the group. Returns the kernel. Raises CannotTile if the group has none."""
         return self.made().kernel
-
-
-class UserSteps(StepLowering[Machine]):
-    """Lowers a group by the list of steps that a user wrote for it."""
-
-    def take(self, made: LoweredKernel) -> None:
-        made.take(*parse_steps(written(self.group)))
 
 
 def written(group: Node) -> str:

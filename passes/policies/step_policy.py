@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_generated
 from stack.passes.control import BlockPass
-from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.steps.primitives import IllegalStep, Step, run_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
@@ -37,10 +37,10 @@ class StepPolicy(BlockPass):
         for node in block.nodes:
             if not (is_generated(node) or is_bare(node)):
                 continue
-            group = alone(node) if is_bare(node) else node
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            group = alone(node, lines) if is_bare(node) else node
             try:
-                nest = plain_nest(group, target)
+                nest = lowering_of(group, target).nest
                 steps = list(self.steps(nest, target))
                 run_steps(nest, steps, target)
             except (CannotTile, IllegalStep) as why:

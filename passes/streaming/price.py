@@ -30,7 +30,7 @@ from stack.ir.traits import contractions
 from stack.passes.cpu_products.gemm import column_cost
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.policies.lowerings import usual_lowering
+from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.policies.stream_policy import extents
 from stack.passes.positions.stream_shape import memory_side, stream_axes
@@ -78,7 +78,7 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, type[
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
-            _check(usual_lowering(stream, gpu))
+            _check(lowering_of(stream, gpu))
             return check_chain(stream, gpu), None
         if loops != "cpu":
             raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")

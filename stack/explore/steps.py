@@ -20,7 +20,7 @@ from stack.ir.builder import param, remade, results_of
 from stack.ir.func import Func
 from stack.ir.kernel_ops import iterations
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_loop
+from stack.ir.traits import is_control, is_loop
 from stack.rewrite.truth import Truth
 from stack.run.backend import Backend
 from stack.target import Target
@@ -84,14 +84,26 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ker
     """
     shown = shown_by(backend)
     assert target is not None
-    for node in func.nodes:
+    for block, node in in_bodies(func.body):
         found = shown(node, target)
         if found:
             operands = found[0][-1].args
             steps = tuple(
                 KernelStage(text, why, alone(kernel, operands)) for text, why, kernel in found
             )
-            yield KernelSteps(func.body.names.get(node, node.op), steps)
+            yield KernelSteps(block.names.get(node, node.op), steps)
+
+
+def in_bodies(block: Block) -> Iterator[tuple[Block, Node]]:
+    """Yields the nodes of a block and of the bodies of loops, branches and calls in it, but not of
+    groups, each with its block.
+    """
+    for node in block.nodes:
+        if is_control(node):
+            for body in node.blocks:
+                yield from in_bodies(body)
+        else:
+            yield block, node
 
 
 def shown_by(backend: Backend) -> Shown:
@@ -109,26 +121,28 @@ def step_text(name: str, func: Func, backend: Backend, target: Target | None) ->
 
     Raises UsageError, with the known values or steps, if there is no such step.
     """
-    match = _NAME.fullmatch(name)
-    assert match is not None
-    return str(_found(name, func, backend, target).steps[int(match["number"])].func)
+    kernel, number = _found(name, func, backend, target)
+    return str(kernel.steps[number].func)
 
 
-def _found(name: str, func: Func, backend: Backend, target: Target | None) -> KernelSteps:
-    """Returns the kernel that the step `name`, such as `y.step3`, belongs to.
+def _found(
+    name: str, func: Func, backend: Backend, target: Target | None
+) -> tuple[KernelSteps, int]:
+    """Returns the kernel and the number of a step, from a name such as `y.step3`.
 
     Raises UsageError if no kernel computes this value, or if its kernel has fewer steps.
     """
     match = _NAME.fullmatch(name)
     assert match is not None
-    known = {kernel.value: kernel for kernel in stepped(func, backend, target)}
-    kernel = known.get(match["value"])
+    known = [*stepped(func, backend, target)]
+    kernel = next((k for k in known if k.value == match["value"]), None)
     if kernel is None:
-        raise unknown_name("no kernel with schedule steps computes", match["value"], list(known))
-    if int(match["number"]) >= len(kernel.steps):
-        last = len(kernel.steps) - 1
-        raise UsageError(f"%{kernel.value} has steps 0 to {last}, not {match['number']}")
-    return kernel
+        names = [k.value for k in known]
+        raise unknown_name("no kernel with schedule steps computes", match["value"], names)
+    number, last = int(match["number"]), len(kernel.steps) - 1
+    if number > last:
+        raise UsageError(f"%{kernel.value} has steps 0 to {last}, not {number}")
+    return kernel, number
 
 
 def explain_step(run: SavedRun, name: str) -> list[str]:
@@ -137,11 +151,8 @@ def explain_step(run: SavedRun, name: str) -> list[str]:
     Raises:
         UsageError: the run has no such step.
     """
-    match = _NAME.fullmatch(name)
-    assert match is not None
     backend = plugins.load("stack.backends", str(run.manifest["backend"]))
-    kernel = _found(name, run.func(STAGE), backend, machine_of(run))
-    number = int(match["number"])
+    kernel, number = _found(name, run.func(STAGE), backend, machine_of(run))
     step = kernel.steps[number]
     if not number:
         return [f"%{kernel.value}, {step.text}", f"loops: {_loops(step.func)}"]

@@ -16,7 +16,7 @@ from stack.explore.check import overlaps
 from stack.explore.lowering import own_inputs
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
-from stack.explore.steps import Shown, alone
+from stack.explore.steps import Shown, alone, in_bodies
 from stack.ir.func import Func
 from stack.ir.node import walk
 from stack.ir.storage import decode, encode
@@ -122,7 +122,8 @@ def _wrong_kernel_step(
 
     Returns "" if every step is right, or if the value has no kernel with schedule steps.
     """
-    group = next((n for n in func.nodes if f"%{func.body.names.get(n)}" == name), None)
+    named = (node for block, node in in_bodies(func.body) if f"%{block.names.get(node)}" == name)
+    group = next(named, None)
     kernels = shown_steps(group, machine) if group is not None else []
     if group is None or len(kernels) < 2:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stack.errors import UsageError
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
@@ -53,6 +54,8 @@ class Blocks(BlockPass):
                 kernel = kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
+                if written(group):
+                    raise UsageError(f"%{name}: its steps make no kernel: {why}") from why
                 parts = smaller(node, log.target, True) if node.blocks else None
                 if parts is not None and log.spend("parts", lines):
                     log.note(f"{name} becomes smaller groups: {why}", lines)

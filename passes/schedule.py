@@ -15,11 +15,10 @@ from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.control import changed_bodies
 from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.policies.lowerings import policy_of, taken_steps
-from stack.passes.steps.primitives import Step
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import replace
-from stack.rewrite.log import Log
+from stack.rewrite.log import Lines, Log
 from stack.rewrite.passes import Pass
 from stack.schedule import (
     PART,
@@ -39,12 +38,6 @@ LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: policy_of(group, as_gpu(target)),
     "cpu": lambda group, target: policy_of(group, as_cpu(target)),
     "warps": lambda group, target: policy_of(group, as_gpu(target), has_threads=True),
-}
-# for each kind of kernels: the reader of a list of steps that a person wrote
-LISTS: dict[str, Callable[[Node, str, Target | None], list[Step]]] = {
-    "blocks": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
-    "cpu": lambda group, text, target: taken_steps(group, text, as_cpu(target)),
-    "warps": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
 }
 TOLD = 2  # schedules whose time is logged, at least
 
@@ -116,7 +109,7 @@ class _Writer:
             text = self._written(node, name, lines) if self.log.schedules else ""
             if text:
                 if self.log.spend("schedule", lines):
-                    changed[node] = with_schedules(_group(node), [text])
+                    changed[node] = with_schedules(_group(node, lines), [text])
                 continue
             try:
                 policy = self._policy(node)
@@ -133,7 +126,7 @@ class _Writer:
             self.log.choices.append(ScheduleChoice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
-                changed[node] = with_schedules(_group(node), found)
+                changed[node] = with_schedules(_group(node, lines), found)
         return replace(block, changed)
 
     def _policy(self, node: Node) -> Policy | None:
@@ -151,8 +144,8 @@ class _Writer:
         there is none. Raises UsageError if the group's policy cannot follow it."""
         is_part = names[0].endswith(PART)
         entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
-        if not text or names[0] + PART in self.values:
-            return []  # its parts have the schedule, this is their sum
+        if not text or is_list(text) or names[0] + PART in self.values:
+            return []  # a list for others; or its parts have the schedule, this is their sum
         given = Schedule.parse(text)
         if is_part:
             given = of_part(given)
@@ -167,7 +160,8 @@ class _Writer:
         return [found]
 
     def _written(self, node: Node, name: str, lines: tuple[str, ...]) -> str:
-        """Returns the list of steps that a person wrote for a group; "" if there is none.
+        """Returns the list of steps that a person wrote for a group; "" if there is none, or it is
+        for groups with other axes.
 
         Raises:
             UsageError: it cannot be read, or a step is not legal.
@@ -180,14 +174,16 @@ class _Writer:
         if not is_list(text) or name + PART in self.values:
             return ""
         self.taken.add(entry)
-        if self.loops not in LISTS:
+        if self.loops not in LOOPS:
             raise UsageError(f"%{name}: {self.loops} takes no lists of steps")
+        target = (as_cpu if self.loops == "cpu" else as_gpu)(self.log.target)
         try:
-            steps = LISTS[self.loops](_group(node), text, self.log.target)
+            steps = taken_steps(_group(node), text, target, is_pattern(entry))
         except UsageError as error:
             raise UsageError(f"%{name}: {error}") from error
         made = "; ".join(map(str, steps))
-        self.log.note(f"{name}: {made}, as given", lines)
+        if made:
+            self.log.note(f"{name}: {made}, as given", lines)
         return made
 
     def _proposed(self, policy: Policy, name: str, node: Node, lines: tuple[str, ...]) -> list[str]:
@@ -226,8 +222,8 @@ def _has_policy(node: Node) -> bool:
     return is_generated(node) or is_stream(node) or is_contraction(node)
 
 
-def _group(node: Node) -> Node:
-    return alone(node) if is_bare(node) else node
+def _group(node: Node, lines: Lines = ()) -> Node:
+    return alone(node, lines) if is_bare(node) else node
 
 
 def _reach(gpu: Gpu) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stack.errors import UsageError
 from stack.ir.builder import Builder
 from stack.ir.func import Func
 from stack.ir.lines import with_lines
@@ -61,6 +62,8 @@ class Tile(BlockPass):
                 kernel = kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
+                if written(group):
+                    raise UsageError(f"%{name}: its steps make no kernel: {why}") from why
                 log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
                 kernel = self._without_dot(group, log)
                 if kernel is None:

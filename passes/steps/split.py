@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
-from stack.ir.integers import Integers
+from stack.ir.integers import INT32, Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import start_along
@@ -85,6 +85,12 @@ class Split(LoopStep, name="split"):
         if taken:
             yield f"axis {self.axis}: axis {min(taken)} exists already"
         for loop, _ in loops_along(kernel, self.axis):
+            padded = -(-extent_of(loop) // self.block) * self.block
+            if self.tail in MASKED and padded > max(INT32[1], 2 * extent_of(loop)):
+                yield (
+                    f"axis {self.axis}: masked blocks of {self.block} are {padded} iterations for"
+                    f" {extent_of(loop)}, and indices end at {INT32[1]}"
+                )
             if not is_serial(loop):
                 yield f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
             if self._overlaps(loop):

@@ -157,8 +157,8 @@ def _arguments(made: type[Step]) -> list[dataclasses.Field[Any]]:
 def _value(word: str, kind: Any, line: str, name: str) -> Any:
     if kind is str:
         return word
-    if not re.fullmatch(r"-?\d+", word):
-        raise UsageError(f"step {line!r}: {name} is a whole number, not {word!r}")
+    if not re.fullmatch(r"-?[0-9]{1,18}", word):  # 64 bits
+        raise UsageError(f"step {line[:80]!r}: {name} is a whole number, not {word[:40]!r}")
     return int(word)
 
 

@@ -20,7 +20,7 @@ from stack.errors import UsageError
 BINDINGS = ("grid", "warp", "lane", "vector", "serial", "unroll")
 WORDS = ("library", "unfused")
 KINDS = ("parallel", "reduction", "stream")
-_SPLIT = re.compile(r"(\w+)=(\d+)(?:\+(\d+))?(?:@(\w+))?")
+_SPLIT = re.compile(r"(\w+)=([0-9]{1,18})(?:\+([0-9]{1,18}))?(?:@(\w+))?")
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ pattern applies to all groups whose domain has the axes of the schedule.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, cast
 
 from stack.errors import UsageError
+from stack.ir.untrusted_files import read_text
 from stack.schedule.record import Schedule
 
 PART = "_part"  # suffix of a value's name: its partial results
+SHOWN = 80  # characters of a text that cannot be read
 REDUCED = ("k", "r")  # names of reduced axes: of matmuls and streams, and of rows
 
 
@@ -28,12 +30,11 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
             one per line. Text after a # is ignored. A list of steps may span semicolons and lines.
 
     Raises:
-        UsageError: names the text that cannot be parsed.
+        UsageError: names the text that cannot be parsed, or the file that cannot be read.
     """
     found: dict[str, str] = {}
     for spec in specs:
-        text = Path(spec).read_text(encoding="utf-8") if _is_file(spec) else spec
-        lines = (line.partition("#")[0].strip() for line in re.split("[;\n]", text))
+        lines = (line.partition("#")[0].strip() for line in re.split("[;\n]", _text_of(spec)))
         last = ""
         for line in filter(None, lines):
             name, colon, schedule = line.partition(":")
@@ -42,12 +43,14 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
                 continue
             if not colon:
                 raise UsageError(
-                    f"schedule {line!r}: write 'NAME: m=128 n=64', a list of steps as"
+                    f"schedule {line[:SHOWN]!r}: write 'NAME: m=128 n=64', a list of steps as"
                     " 'NAME: split r 1024; vectorize r.1; bind i grid', or name a file that exists"
                 )
+            last = name.strip().removeprefix("%")
+            if not schedule.strip():
+                raise UsageError(f"%{last}: its schedule is missing")
             if not is_list(schedule):
                 Schedule.parse(schedule.strip())
-            last = name.strip().removeprefix("%")
             found[last] = schedule.strip()
     return found
 
@@ -69,8 +72,14 @@ def schedules_in(options: Mapping[str, Any]) -> dict[str, str]:
     return named_schedules([asked] if isinstance(asked, str) else asked)
 
 
-def _is_file(spec: str) -> bool:
-    return ":" not in spec and Path(spec).is_file()
+def _text_of(spec: str) -> str:
+    """Returns the text of a file, or the text itself that is given instead of one."""
+    if ":" in spec or not os.path.isfile(spec):  # a long list is no file name
+        return spec
+    try:
+        return read_text(spec).removeprefix("\ufeff")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{spec} cannot be read as schedules: {error}") from error
 
 
 def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:

@@ -148,6 +148,58 @@ def test_schedules_by_name(tmp_path: Path) -> None:
     assert named_schedules(["y: m=64 n=32; z: library"]) == want
     with pytest.raises(UsageError, match="NAME"):
         named_schedules(["m=64"])
+    path.write_text("\ufeffy: m=64\n")
+    assert named_schedules([str(path)]) == {"y": "m=64"}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\xff\xfe", "mine cannot be read as schedules: 'utf-8' codec"),
+        (b"y:  # nothing", "%y: its schedule is missing"),
+        (b"y: m=" + b"9" * 5000, "cannot read 'm=999"),
+        (b"x" * 100000, "schedule 'x{80}': write"),
+    ],
+)
+def test_a_file_that_is_no_list_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=why):
+        named_schedules([str(path)])
+
+
+def test_a_long_list_without_a_name_is_no_file() -> None:
+    with pytest.raises(UsageError, match="a list of steps as 'NAME: split"):
+        named_schedules(["; ".join(["split r 4"] * 1000)])
+
+
+def test_a_list_for_a_pattern_is_for_groups_with_its_axes() -> None:
+    text = """func @f(%x: f32[4, 64], %y: f32[64]) -> (f32[4], f32[64]) at tensor {
+      %s = reduce(%x) {axes=[1], kind="sum"} : f32[4]
+      %e = exp(%y) : f32[64]
+      return %s, %e
+    }
+    """
+    run = Pipeline("schedule{loops=cpu}").run
+    given = {"*": "split r 8; fission r.0 r.1 into=q; vectorize q"}
+    with pytest.raises(UsageError, match="%s: step 2"):
+        run(parse(text), target=load("avx2"), schedules=given)
+    made = run(parse(text), target=load("avx2"), schedules={"*": "split r 8; bind i cores"}).func
+    assert {made.body.names[n]: schedules_of(n) for n in made.nodes} == {
+        "s": ("split r 8; bind i cores",),
+        "e": (),
+    }
+
+
+def test_steps_that_make_no_kernel_are_an_error() -> None:
+    """The compiler of a backend may have no code for what steps make."""
+    func = product()
+    steps = (
+        "split k 64; split i 64; split j 64; vectorize k.1; vectorize j.1; vectorize i.1; tensorize"
+    )
+    given = {name_of(func): f"{steps}; bind i.0 grid; bind j.0 grid; launch 4"}
+    with pytest.raises(UsageError, match="its steps make no kernel: no tile product of"):
+        Pipeline("schedule,blocks{dots=[i32]}").run(func, schedules=given)
 
 
 # ---- legality

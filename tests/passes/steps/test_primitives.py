@@ -928,6 +928,12 @@ REFUSED = {
         1,
         "there is no loop over 'q'; the axes are: i of 3, j of 5",
     ),
+    "split by a huge number": (
+        NEG,
+        "split j 99999999999",
+        1,
+        "axis j: masked blocks of 99999999999 are 99999999999 iterations for 5, and indices end at",
+    ),
     "split by zero": (NEG, "split j 4; split i 0", 2, "the block size is at least 1, not 0"),
     "no memory of its own": (
         TWICE,
@@ -1245,6 +1251,8 @@ UNREADABLE = {
     "tensorise r": "no primitive 'tensorise'; there are: accumulate, assume, bind, block",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
     "split r x": "block is a whole number, not 'x'",
+    "split r ٣": "block is a whole number, not '٣'",
+    "split r " + "9" * 5000: "block is a whole number, not '999",
     "split r 4 mask 7": "unexpected argument '7'",
     "split r 4 size=8": "unexpected argument 'size=8'",
     "split r 4 block=8": "unexpected argument 'block=8'",

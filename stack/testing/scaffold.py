@@ -24,6 +24,15 @@ PLACES = {
     "schedule": "default,+{}@scheduled",
 }
 
+ROUNDING = """- A rule may round differently. One that is inexact by design says how far:
+  `@on("mul", inexact=stack.rewrite.WIDER)` where an intermediate value may overflow in the program
+  alone, `FINITE` if it holds for finite inputs only, `Inexact(error=1e-3)` for an approximation.
+  Checks accept no more."""
+REFUSED = """- If a step is not legal for a group, the group keeps the compiler's steps.
+  `stackc explain` prints the step and the rule that it breaks.
+- `stackc glossary STEP` defines a step. `stackc show r1 NAME.step2` shows the kernel of a value
+  after step 2; `NAME.step0` is the nest that `steps` gets."""
+
 
 def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
     """Writes the package of a pass and returns its folder.
@@ -42,7 +51,13 @@ def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
     except OSError as error:
         raise UsageError(f"cannot create {root}: {error.strerror}") from error
     cls = "".join(part.capitalize() for part in name.split("_"))
+    is_steps = kind == "schedule"
+    many = f"{'stackc explain r1 A B':38}did it make one kernel of A and B, and if not, why"
+    one = f"{'stackc explain r1 NAME':38}its steps for a value, or why they are refused"
     words = {
+        "watch": "--steps " if is_steps else "",
+        "ask": one if is_steps else many,
+        "refused": REFUSED if is_steps else ROUNDING,
         "name": name,
         "cls": cls,
         "passes": PLACES.get(kind, "default,+{}@canonical").format(f"{name}.py:{cls}"),

@@ -423,7 +423,7 @@ return %loop
         """
 %alloc = alloc() {name="keep"} : f32[3] in local
 %loop = loop(%o0) {kind="serial"} : f32[2, 3] {(%i < 2: i32, %o0_1: f32[2, 3])
-  %t = loop(0.0:f32, %alloc) {kind="serial"} : (f32[], f32[3] in local)
+  %loop_1 = loop(0.0:f32, %alloc) {kind="serial"} : (f32[], f32[3] in local)
   {(%r < 3: i32, %acc: f32[], %keep_1: f32[3] in local)
     %load = load(%p0, %i, %r) : f32[]
     %e = exp(%load) : f32[]
@@ -431,15 +431,15 @@ return %loop
     %store = store(%keep_1, %e, %r) : f32[3] in local
     return %add, %store
   }
-  %item = item(%t) {index=1} : f32[3] in local
-  %t_1 = item(%t) {index=0} : f32[]
-  %loop_1 = loop(%o0_1) {kind="serial"} : f32[2, 3] {(%r < 3: i32, %o0_2: f32[2, 3])
+  %item = item(%loop_1) {index=1} : f32[3] in local
+  %t = item(%loop_1) {index=0} : f32[]
+  %loop_2 = loop(%o0_1) {kind="serial"} : f32[2, 3] {(%r < 3: i32, %o0_2: f32[2, 3])
     %e_1 = load(%item, %r) : f32[]
-    %y = div(%e_1, %t_1) : f32[]
+    %y = div(%e_1, %t) : f32[]
     %store_1 = store(%o0_2, %y, %i, %r) : f32[2, 3]
     return %store_1
   }
-  return %loop_1
+  return %loop_2
 }
 return %loop
 """,

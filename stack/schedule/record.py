@@ -89,10 +89,10 @@ class Schedule:
             if word == "persistent":
                 persistent = True
             elif match is None:
-                raise _unreadable(text, word)
+                raise unreadable(text, word)
             elif match[1] in ("warps", "stages"):
                 if match[3] or match[4] or match[1] in options or not int(match[2]):
-                    raise _unreadable(text, word)
+                    raise unreadable(text, word)
                 options[match[1]] = int(match[2])
             elif match[4] and match[4] not in BINDINGS:
                 raise UsageError(
@@ -102,7 +102,7 @@ class Schedule:
             else:
                 splits.append(Split(match[1], int(match[2]), match[4] or "", int(match[3] or 0)))
         if not words:
-            raise _unreadable(text, "")
+            raise unreadable(text, "")
         return Schedule(
             tuple(splits), options.get("warps", 0), options.get("stages", 0), persistent
         )
@@ -174,7 +174,8 @@ def _bound(own: Sequence[Split], usual: Sequence[Split]) -> Sequence[Split]:
     ]
 
 
-def _unreadable(text: str, word: str) -> UsageError:
+def unreadable(text: str, word: str) -> UsageError:
+    """The error of a text with a word that is no schedule; it says what one looks like."""
     return UsageError(
         f"schedule {text!r}: cannot read {word!r}; write blocks of axes and options, as in"
         " 'm=128@grid n=256@grid k=64@serial warps=8 stages=3 persistent', steps with their"

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from stack.errors import UsageError
 from stack.ir.untrusted_files import read_text
-from stack.schedule.record import Schedule
+from stack.schedule.record import Schedule, unreadable
 
 PART = "_part"  # suffix of a value's name: its partial results
 SHOWN = 80  # characters of a text that cannot be read
@@ -48,7 +48,7 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
                 )
             last = name.strip().removeprefix("%")
             if not schedule.strip():
-                raise UsageError(f"%{last}: its schedule is missing")
+                raise unreadable(line, "")
             if not is_list(schedule):
                 Schedule.parse(schedule.strip())
             found[last] = schedule.strip()

@@ -156,7 +156,7 @@ def test_schedules_by_name(tmp_path: Path) -> None:
     ("content", "why"),
     [
         (b"\xff\xfe", "mine cannot be read as schedules: 'utf-8' codec"),
-        (b"y:  # nothing", "%y: its schedule is missing"),
+        (b"y:  # nothing", "schedule 'y:': cannot read ''; write blocks"),
         (b"y: m=" + b"9" * 5000, "cannot read 'm=999"),
         (b"x" * 100000, "schedule 'x{80}': write"),
     ],

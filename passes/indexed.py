@@ -6,7 +6,7 @@
   zeros is built.
 - If only a part of a sort is read, at its beginning or around its middle, that part is selected.
 - If indices along a row are known without data, as in a pad by reflection, the row is copied part
-  by part.
+  by part. If they are not, but read copies of one array, as in a roll, only one copy is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluated
@@ -146,6 +146,23 @@ def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
     return parts[0] if len(parts) == 1 else make("concat", parts, {"axis": axis})
 
 
+@on("gather")
+def gather_of_copies(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A gather along an axis on which copies of one array follow each other, as in a roll by a
+    number that is data: it reads one copy."""
+    source, *places = node.args
+    if source.op != "concat" or len(set(source.args)) > 1 or len(places) > 1:
+        return None
+    copy, axis = source.args[0], int(source.attrs["axis"])
+    if not parse_rule(node.attrs["rule"]).inputs[0][axis].mark:
+        return None
+    size = copy.shape[axis]
+    if not isinstance(size, int) or not size:
+        return None
+    within = op.rem(places[0], constant(size, places[0].dtype))
+    return make("gather", (copy, within), node.attrs)
+
+
 def _lies_across(node: Node) -> bool:
     """True if a value is computed by ops that only move elements, one of which is a transpose that
     makes the last axis strided."""
@@ -189,4 +206,4 @@ def _part(source: Node, axis: int, run: Run) -> Node:
     return make("broadcast", (line,), {"axes": axes}, hint=part.tensor.with_shape(shape))
 
 
-RULES = (gather_of_runs, gather_first, scatter_last)
+RULES = (gather_of_runs, gather_of_copies, gather_first, scatter_last)

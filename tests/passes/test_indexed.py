@@ -29,6 +29,8 @@ REFLECTED = PADDED + (
     "%p = abs(%m) : i64[44]\n%q = sub(39:i64, %p) : i64[44]\n%r = abs(%q) : i64[44]\n"
     "%i = sub(39:i64, %r) : i64[44]\n"
 )
+IN_10 = "%n = max(%j, 0:i64) : i64[4]\n%i = min(%n, 9:i64) : i64[4]\n"
+PICKED = '%z = gather(%c, %i) {rule="a! b, k -> k b"} : f32[4, 3]'
 COLUMNS = '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 44]'
 
 
@@ -108,6 +110,11 @@ REWRITES: Rewrites = {
         "%t = transpose(%m) {perm=[1, 0]} : f32[3, 4]\n"
         "%b = broadcast(%t) {axes=[0, 2]} : f32[3, 4, 4]\n%z = mul(%b, %g) : f32[3, 4, 4]",
     ),
+    "copies of one array": (
+        "%x: f32[5, 3], %j: i64[4]",
+        IN_10 + "%c = concat(%x, %x) {axis=0} : f32[10, 3]\n" + PICKED,
+        IN_10 + "%r = rem(%i, 5:i64) : i64[4]\n" + PICKED.replace("%c, %i", "%x, %r"),
+    ),
     "rows that are added to an array": (
         ROWS_OF,
         LINE + ZEROS + f"%s = scatter(%o, %i, %u) {ROWS} : f32[9, 3]\n%z = add(%y, %s) : f32[9, 3]",
@@ -147,6 +154,14 @@ KEPT: Kept = {
         "%x: f32[4, 40]",
         "%l = iota() {axis=0} : i64[80]\n%i = div(%l, 2:i64) : i64[80]\n"
         '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 80]',
+    ),
+    "parts of two arrays": (
+        "%x: f32[5, 3], %y: f32[5, 3], %j: i64[4]",
+        IN_10 + "%c = concat(%x, %y) {axis=0} : f32[10, 3]\n" + PICKED,
+    ),
+    "copies along another axis": (
+        "%x: f32[10, 2], %j: i64[4]",
+        IN_10 + "%c = concat(%x, %x) {axis=1} : f32[10, 4]\n" + PICKED.replace("3]", "4]"),
     ),
     "places of data": (
         "%x: f32[4, 40], %j: i64[44]",

@@ -18,9 +18,9 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     ("step", "functions", "files"),
     [
         ("trace", 100, 25),
-        ("relu", 734, 127),
-        ("softmax", 971, 159),
-        ("llama", 1810, 226),
+        ("relu", 732, 127),
+        ("softmax", 961, 158),
+        ("llama", 1800, 225),
         ("call", 25, 11),
     ],
 )

@@ -113,7 +113,6 @@ def scatter_last(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 MOST_RUNS = 8  # most runs of one gather: each is an operand of a concatenation
-MOST_WORK = 1 << 16  # most elements that are evaluated here
 
 Run = tuple[int, int, int]  # first index, length, step
 
@@ -135,7 +134,7 @@ def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None  # the indices select rows, which are copied whole
     if index.tensor.rank != 1 or [*own[:axis], *given, *own[axis + 1 :]] != [*made]:
         return None
-    places, size = evaluated(index, MOST_WORK, "iu"), source.shape[axis]
+    places, size = evaluated(index, "iu"), source.shape[axis]
     if places is None or not isinstance(size, int) or not 0 <= places.min() <= places.max() < size:
         return None
     runs = _runs(places.tolist())

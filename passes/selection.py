@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant
+from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_positions, place_of, spread
@@ -121,16 +122,15 @@ def _first_of_parts(
     key: Node, axis: int, count: int, parts: int, is_descending: bool, b: Builder
 ) -> tuple[Node, Node]:
     """Returns the first elements of the first elements of equal parts of rows, and their places."""
-    shape, length = key.shape, int(key.shape[axis]) // parts
-    cut = (*shape[:axis], parts, length, *shape[axis + 1 :])
-    whole = b.op("reshape", (key,), hint=key.tensor.with_shape(cut))
-    values, places = _first(whole, axis + 1, min(count, length), is_descending, b)
+    length = int(key.shape[axis]) // parts
+    outer, inner = key.shape[:axis], key.shape[axis + 1 :]
+    cut = reshaped(key, (*outer, parts, length, *inner))
+    values, places = _first(cut, axis + 1, min(count, length), is_descending, b)
     starts = b.mul(b.iota(axis=axis, type=places.tensor), constant(length, I32))
     places = b.add(places, starts)
-    joined = (*shape[:axis], parts * min(count, length), *shape[axis + 1 :])
-    found = [b.op("reshape", (x,), hint=x.tensor.with_shape(joined)) for x in (values, places)]
-    values, order = _first(found[0], axis, count, is_descending, b)
-    return values, _picked(found[1], order, axis, b)
+    joined = (*outer, parts * min(count, length), *inner)
+    values, order = _first(reshaped(values, joined), axis, count, is_descending, b)
+    return values, _picked(reshaped(places, joined), order, axis, b)
 
 
 def _first(key: Node, axis: int, count: int, is_descending: bool, b: Builder) -> tuple[Node, Node]:

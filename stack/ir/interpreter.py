@@ -17,6 +17,7 @@ from stack.ir.space import Array, ArraySpace, NumpySpace
 from stack.ir.types import BF16, LONG_NAMES, TensorType, TupleType
 
 PURE = ("elementwise", "movement", "reduction", "leaf")  # kinds of ops that need no data
+MOST_ELEMENTS = 1 << 16  # of an array up to which `evaluated` computes it
 Observe = Callable[[Node, Array, Sequence[Array]], None]  # a node, its value, those of its operands
 
 
@@ -99,11 +100,10 @@ def _settle(node: Node, value: Array, space: ArraySpace) -> Array:
     return tuple(space.settle(v, t) for v, t in zip(value, node.type.items, strict=True))
 
 
-def evaluated(node: Node, most: int, kinds: str) -> np.ndarray[Any, Any] | None:
+def evaluated(node: Node, kinds: str) -> np.ndarray[Any, Any] | None:
     """Returns the value of a node that depends on constants and positions alone; else None.
 
     Args:
-        most: elements of an array up to which it is evaluated.
         kinds: of the element types on the way. With floats ("f"), a kernel that computes the same
             may round in another way.
     """
@@ -112,7 +112,7 @@ def evaluated(node: Node, most: int, kinds: str) -> np.ndarray[Any, Any] | None:
     while pending:
         current = pending.pop()
         size = current.tensor.size if isinstance(current.type, TensorType) else None
-        if not isinstance(size, int) or not size or size > most or current.blocks:
+        if not isinstance(size, int) or not size or size > MOST_ELEMENTS or current.blocks:
             return None
         if current.dtype.kind not in kinds or lookup(current.op).kind not in PURE:
             return None

@@ -12,9 +12,10 @@ from stack.errors import StackError
 from stack.ir.types import DType
 from stack.ranges import recording
 from stack.run.backend import AddressProgram, CallDense, Direct, Executable, FrozenValues
-from stack.run.captured_program import CapturedProgram, Sizes
+from stack.run.captured_program import CapturedProgram
 from stack.run.foreign import ForeignSteps
 from stack.run.frontend import Captured, Finds, Frontend
+from stack.run.met_sizes import Sizes
 from stack.run.record import Run
 
 
@@ -159,6 +160,13 @@ class CompiledGraph(CapturedProgram):
             self.direct = self.by_shapes.get(_shapes(arrays))
         found = None if self.direct is None else self.direct(arrays)
         return self._called(arrays) if found is None else found
+
+    def meet(self, arrays: Sequence[Any]) -> None:
+        """Compiles for a call with these arrays, unless one with their shapes has run. Raises
+        SeldomSizes if the framework is to run the call.
+        """
+        if self.fixed is None and _shapes(arrays) not in self.by_shapes:
+            self._executable(self._sizes_of([array.shape for array in arrays]))
 
     def _called(self, arrays: list[Any]) -> list[Any]:
         """Converts and runs like `execute`, and raises errors for unsuitable arrays. If the program

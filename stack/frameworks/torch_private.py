@@ -57,6 +57,7 @@ ENTER_INFERENCE: Any = torch.autograd.grad_mode._enter_inference_mode
 EXIT_INFERENCE: Any = torch.autograd.grad_mode._exit_inference_mode
 ENTER_AUTOCAST: Any = torch.amp.autocast_mode._enter_autocast
 EXIT_AUTOCAST: Any = torch.amp.autocast_mode._exit_autocast
+MODES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)  # hold for the ops after them
 GET_DATA: Any = _C._autograd._get_data_attr
 # Functions behind `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` in eval mode.
 MULTI_HEAD: Any = _own._native_multi_head_attention

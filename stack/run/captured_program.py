@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,13 +20,11 @@ from stack.run.compile import (
     find_backend,
 )
 from stack.run.frontend import Captured, Frontend
+from stack.run.met_sizes import MetSizes, Sizes
 from stack.run.options import check_options
 from stack.run.pipeline_edits import DEFAULT, Passes, split_weights
 from stack.run.record import Run, Stage, announce
 from stack.wings import part
-
-Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name
-MANY_SIZES = 16  # compilations of one program after which a warning says so
 
 
 class CapturedProgram:
@@ -35,7 +32,8 @@ class CapturedProgram:
 
     def __repr__(self) -> str:
         kind = type(self).__name__
-        return f"<{kind} {self.func.name} by {self.backend.name}: {len(self.runs)} run(s)>"
+        runs = f"{len(self.runs)} run(s){self.met}"
+        return f"<{kind} {self.func.name} by {self.backend.name}: {runs}>"
 
     def __init__(
         self,
@@ -47,9 +45,10 @@ class CapturedProgram:
         options: dict[str, Any] | None = None,
         label: str = "",
         others: Sequence[Any] = (),
+        met: MetSizes | None = None,
     ) -> None:
         """Compiles, unless one of `others`, graphs of the same callable, has compiled the same
-        function.
+        function. `met` decides which sizes are compiled for; default: all.
         """
         self.strict = strict
         if strict:
@@ -70,6 +69,7 @@ class CapturedProgram:
         self.executables: dict[Sizes, Executable] = {}
         self.runs: dict[Sizes, Run] = {}
         self.target = label
+        self.met = met or MetSizes(label or captured.func.name)
         self.others = [g for g in others if isinstance(g, CapturedProgram) and self._is_like(g)]
         verify(captured.func)
         self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
@@ -110,18 +110,7 @@ class CapturedProgram:
         executable = compile_func(bound, self.backend, run, self.passes, options)
         self._check_device(executable)
         run.cover(self.func)
-        if len(self.executables) + 1 == MANY_SIZES:
-            self._warn(key, run.compile_s)
         return self._keep(key, executable, run)
-
-    def _warn(self, key: Sizes, seconds: float) -> None:
-        sizes = ", ".join(f"{name} = {size}" for name, size in key)
-        warnings.warn(
-            f"{self.target or self.func.name} is compiled for each set of sizes, now for the"
-            f" {MANY_SIZES}th ({sizes}; {seconds:.1f} s): pad its inputs to a few sizes, or use a"
-            " cache of fixed size, if there will be many more",
-            stacklevel=2,
-        )
 
     def _is_like(self, other: CapturedProgram) -> bool:
         """True if another graph has the same function and is compiled in the same way."""
@@ -166,10 +155,16 @@ class CapturedProgram:
         """Returns the executable for the sizes of these arguments; compiles it if the graph has
         none for them yet.
         """
-        return self._executable(self._sizes(ready))
+        sizes = self._sizes(ready)
+        return self.executables.get(sizes) or self._compile(sizes)
 
     def _executable(self, sizes: Sizes) -> Executable:
-        return self.executables.get(sizes) or self._compile(sizes)
+        """Returns the executable for a call. Raises SeldomSizes if the framework is to run it."""
+        found = self.executables.get(sizes)
+        if found is None:
+            self.met.ask(sizes)
+            found = self._compile(sizes)
+        return found
 
     def _sizes(self, ready: Sequence[Any]) -> Sizes:
         """Returns the name and value of each size symbol, from the shapes of the arguments; () if
@@ -188,4 +183,6 @@ class CapturedProgram:
 
     def prepare_shapes(self, shapes: Sequence[Sequence[int]]) -> None:
         """Compiles for arrays of these shapes, the bound ones first."""
-        self._executable(self._sizes_of(shapes))
+        sizes = self._sizes_of(shapes)
+        if sizes not in self.executables:
+            self._compile(sizes)

@@ -109,11 +109,18 @@ def _propagate(part: Part) -> None:
     if mode is None:
         return
     pairs = zip(part.inputs, fakes, strict=True)
-    given = [_example(n).clone() if isinstance(f, FakeTensor) else f for n, f in pairs]
+    given = [_copy(_example(n), f) if isinstance(f, FakeTensor) else f for n, f in pairs]
     results: Any = part.graph.graph.output_node().args[0]
     with mode:
         for node, value in zip(results, _OnFakes(part.graph, mode).run(*given), strict=True):
             node.meta["example_value"] = value
+
+
+def _copy(example: Any, fake: FakeTensor) -> Any:
+    """Copies an example value, with the number that Dynamo knows its `item()` to be, if it does."""
+    made = example.clone()
+    made.item_memo = fake.item_memo
+    return made
 
 
 class _OnFakes(Interpreter):

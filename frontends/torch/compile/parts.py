@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from stack.frameworks.torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD
-
-_MODES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)
+from stack.frameworks.torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, MODES, SET_GRAD
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,14 @@ def graph_parts(gm: GraphModule, chosen: Container[Node]) -> list[Part]:
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        real = [n for n in nodes if n.target not in _MODES]
-        if node.target in _MODES:
+        real = [n for n in nodes if n.target not in MODES]
+        if node.target in MODES:
             modes = modes.after(node)
         elif real and (node in chosen) is not (real[0] in chosen):
             parts.append(_part(gm, nodes, entered))
             entered, nodes = modes, []
         nodes.append(node)
-    if any(n.target not in _MODES for n in nodes):
+    if any(n.target not in MODES for n in nodes):
         parts.append(_part(gm, nodes, entered))
     return parts
 
@@ -70,7 +68,7 @@ class _Modes:
 
 
 def _part(gm: GraphModule, nodes: list[Node], entered: _Modes) -> Part:
-    own = {n for n in nodes if n.target not in _MODES}
+    own = {n for n in nodes if n.target not in MODES}
     read = [a for n in nodes if n in own for a in n.all_input_nodes if a not in own]
     inputs = list(dict.fromkeys(a for a in read if a.op != "get_attr"))
     outputs = [n for n in nodes if n in own and any(u not in own for u in n.users)]
@@ -88,7 +86,7 @@ def _part(gm: GraphModule, nodes: list[Node], entered: _Modes) -> Part:
         made[node] = graph.node_copy(node, made.__getitem__)
     modes = entered
     for node in nodes:
-        if node.target in _MODES:
+        if node.target in MODES:
             modes = modes.after(node)
         made[node] = graph.node_copy(node, made.__getitem__)
     for node in reversed(modes.autocasts):

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from stack.errors import UnsupportedOp
-from stack.frameworks.torch_private import pytree
+from stack.frameworks.torch_private import MODES, pytree
 from stack.frontends.torch.importer.errors import PARTS
 from stack.frontends.torch.importer.origins import source_line
 
@@ -110,7 +110,9 @@ def _symbols(nodes: Iterable[Node]) -> set[Any]:
 
 def _is_untold(node: Node) -> bool:
     """True if a node has readers but no example value, so that its size is unknown."""
-    return "example_value" not in node.meta and node.op != "get_attr" and bool(node.users)
+    if node.op == "get_attr" or node.target in MODES:
+        return False
+    return "example_value" not in node.meta and bool(node.users)
 
 
 def _is_whole(node: Node) -> bool:

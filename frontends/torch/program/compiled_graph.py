@@ -31,8 +31,8 @@ from stack.ir.node import Block, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.ranges import register
 from stack.run.backend import Direct
-from stack.run.captured_program import Sizes
 from stack.run.frontend import RECORD, Captured, Frontend
+from stack.run.met_sizes import MetSizes, SeldomSizes, Sizes
 from stack.run.record import recorded
 
 register("torch", torch_ranges)
@@ -83,6 +83,10 @@ class Graph:
     ) -> None:  # fmt: skip
         self.border, self.imported, self.captured = border, imported, captured
         self.options, self.target, self.made = options, target, made
+        self.graph = graph
+        self.eager: GraphModule | None = None  # the same with code, once torch runs a call
+        has_other = options.get("strict") or options.get("backend") in ("interpreter", RECORD)
+        self.met = MetSizes(target or imported.func.name, "" if has_other else "torch")
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
         holders = graph.graph.find_nodes(op="placeholder")
         self.loose = _loose_sizes(imported)
@@ -156,13 +160,34 @@ class Graph:
         self.check_indices(arrays)
         passed = {output: arrays[place] for output, place in self.passed.items()}
         short, stepwise = (self._learned(args, arrays, is_native) for is_native in (True, False))
-        for place in self.spent:
-            args[place] = None  # frees memory that nobody else references
-        found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
+        found = self._found(args, arrays, sizes) if self.func.results else ()
+        if found is None:
+            return self._in_torch(args)
         self.short, self.stepwise = short, stepwise
         if self.direct is not None:
             return [found[number] for number in self.direct]
         return self.border.results(args, self._fresh(found, passed))
+
+    def _in_torch(self, args: Sequence[Any]) -> list[Any]:
+        """Runs a call op by op."""
+        if self.eager is None:
+            self.eager = GraphModule(self.graph, self.graph.graph)  # generates its code
+        with torch.no_grad(), private.without_autocast():
+            return [*self.eager(*args)]
+
+    def _found(self, args: list[Any], arrays: list[Any], sizes: dict[str, int]) -> Any:
+        """Runs the program, and removes arguments that are not read later from their list. Returns
+        None if torch is to run a call of these sizes.
+        """
+        try:
+            program = self._compiled(sizes, is_call=True)
+            if self.met.is_full:
+                program.meet(arrays)
+        except SeldomSizes:
+            return None
+        for place in self.spent:
+            args[place] = None  # frees memory that nobody else references
+        return program.call_flat(arrays)
 
     def _direct(self) -> list[int] | None:
         """Returns for each result of the graph its number among the program's results.
@@ -275,10 +300,15 @@ class Graph:
             fresh.append(tensor)
         return fresh
 
-    def _compiled(self, sizes: dict[str, int]) -> Any:
+    def _compiled(self, sizes: dict[str, int], is_call: bool = False) -> Any:
+        """Returns the program for the sizes that only arguments tell. Raises SeldomSizes if torch
+        is to run a call of these.
+        """
         key = tuple(sorted(sizes.items())) if sizes else ()
         if key not in self.by_size:
             func = self.func.bind(sizes) if sizes else self.func
+            if is_call and not func.symbols:
+                self.met.ask(key)
             self.by_size[key] = self._compile(func)
         return self.by_size[key]
 
@@ -295,8 +325,9 @@ class Graph:
             # torch may be tracing this with fake tensors; a backend creates real ones
             with private.without_modes():
                 graph = _OnTensors(
-                    captured, frontend, options=rest, label=self.target, others=self.made, **own
-                )
+                    captured, frontend, options=rest, label=self.target, others=self.made,
+                    met=self.met, **own
+                )  # fmt: skip
         self.made.append(graph)
         return graph
 

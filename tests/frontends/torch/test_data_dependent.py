@@ -10,6 +10,7 @@ import pytest
 
 import stack
 from stack.errors import StackError, UnsupportedOp
+from stack.frontends.torch.compile.dynamo_backend import GRAPHS
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -209,6 +210,31 @@ def test_sizes_that_vary_and_sizes_that_data_decides() -> None:
     compiled = stack.compile(lambda x: x[x > 0].sum() + x * 2, X, dynamic=True)
     for x in (X, torch.randn(7, 3)):
         torch.testing.assert_close(compiled(x), x[x > 0].sum() + x * 2)
+
+
+class _Scaled(nn.Module):
+    """Reads a number that Dynamo keeps symbolic: an attribute of the module."""
+
+    def __init__(self, in_parts: bool) -> None:
+        super().__init__()
+        self.scale, self.in_parts = 0.5, in_parts
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):  # as in rotary embeddings of transformers
+            y = x.relu() * self.scale
+        return (y, x[x > 0].sum() * self.scale) if self.in_parts else y + 1
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_number_of_the_module_that_changes(in_parts: bool) -> None:
+    torch._dynamo.reset()
+    module = _Scaled(in_parts)
+    call = torch.compile(module, backend="stack", dynamic=True, fullgraph=True)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for scale in (0.5, 0.75, 2.0):
+            module.scale = scale
+            torch.testing.assert_close(call(X), module(X))
+    assert [type(g).__name__ for g in GRAPHS][-1] == ("Parts" if in_parts else "_OnTensors")
 
 
 def test_what_was_assumed_of_data_is_checked() -> None:

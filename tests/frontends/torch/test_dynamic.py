@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import nn
 from torch_harness import capture, run
 
 from stack.demos import models, models_torch
-from stack.run.captured_program import MANY_SIZES
 
 
 def check_sizes(fn: Any, *calls: Any) -> Any:
@@ -160,17 +158,3 @@ def test_ragged_tensors(name: str) -> None:
         assert x.grad is not None
         assert twin.grad is not None
         torch.testing.assert_close(x.grad.values(), twin.grad.values())
-
-
-def test_many_sizes_are_pointed_out_once() -> None:
-    """Each set of sizes is compiled, which nothing else would show."""
-    call = torch.compile(lambda x: x * 2, backend="stack", dynamic=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for size in range(2, 2 + MANY_SIZES - 1):
-            call(torch.ones(size))
-    with pytest.warns(UserWarning, match=f"each set of sizes.*{MANY_SIZES}th.*pad its inputs"):
-        call(torch.ones(40))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.testing.assert_close(call(torch.ones(41)), torch.full((41,), 2.0))

@@ -45,7 +45,8 @@ def test_seldom_sizes_run_in_torch_until_they_come_often() -> None:
     call = filled(fn, lambda made, size: made(torch.randn(size, 70)))
     assert sets() == MANY_SIZES
     x = torch.randn(41, 70)
-    with pytest.warns(UserWarning, match=r"each set of sizes.*41, s1 = 70\); others run in torch.*pad"):
+    told = r"each set of sizes.*41, s1 = 70\); others run in torch.*pad"
+    with pytest.warns(UserWarning, match=told):
         torch.testing.assert_close(call(x), fn(x))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

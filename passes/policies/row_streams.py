@@ -37,7 +37,7 @@ from functools import cached_property
 from stack.ir.node import Block, Node, topological
 from stack.ir.node import walk as walk_nodes
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import is_load
+from stack.ir.traits import is_load, signs
 from stack.passes.nest.online import STREAMED
 from stack.passes.policies.reduction_loops import (
     ONCE,
@@ -141,6 +141,8 @@ class RowStreams(StepLowering[Gpu]):
         if walk.is_private and walk.has_positions:
             why = "positions grow from one iteration to the next"
             made.take(Rewrite("first_positions").because(why))
+        if walk.is_private and walk.is_corrected:
+            made.take(Rewrite("addends_first").because("a correction is small beside its sum"))
         blocks = {name: lanes if name == walk.column else 1 for name in walk.around}
         made.take(*programs(walk.around, blocks))
         if loop.is_first and count > 1 and not loop.is_whole:
@@ -210,6 +212,7 @@ class Walk:
         loose: the number of sums that only their own update reads.
         counts: the number of states that add the same number in each iteration.
         is_chain: whether some state depends on another one.
+        is_corrected: whether some state is added to when it is rescaled.
         is_private: whether each element of a block should have its own states.
         has_positions: whether some state is an integer, such as the position of a maximum.
         column: the axis of the programs along which memory is contiguous, if it is not the row's;
@@ -233,6 +236,7 @@ class Walk:
         news = {s.new for s in states}
         self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
         kept = [n for s in states for n in topological([s.kept])]
+        self.is_corrected = any(signs(s.kept) == (1, 1) for s in states)
         self.has_positions = any(s.new.dtype.is_integer for s in states)
         self.column = _column(nest, self.around)
         is_cheap = not any(map(is_expensive, kept))

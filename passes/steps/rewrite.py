@@ -28,6 +28,9 @@
   `position_rules.py`. The result is the same.
 - `iteration_counts`: a count of the elements that a mask shows is the number of the iteration; see
   `position_rules.py`. The result is the same.
+- `addends_first`: a carried sum to which an iteration adds two values gets their sum instead: what
+  is small beside the carried sum would be rounded away. (Chan, Golub and LeVeque, 1983, describe
+  such errors of a variance.)
 - `unrounded`: an f32 value that is rounded to 16 bits and converted back is used as it is.
 """
 
@@ -37,13 +40,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, make, remade
 from stack.ir.forms import converted
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
     choice,
     converts,
     divides,
+    is_loop,
     is_number,
     is_positions,
     is_reduction,
@@ -59,6 +63,7 @@ from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.loops import is_constant
+from stack.passes.steps.online import in_order
 from stack.passes.steps.position_rules import first_positions, iteration_counts
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E, static
@@ -74,7 +79,7 @@ class Rewrite(Step, name="rewrite"):
 
     Attributes:
         rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers`, `first_positions`,
-            `iteration_counts` or `unrounded`.
+            `iteration_counts`, `addends_first` or `unrounded`.
     """
 
     rule: str
@@ -204,6 +209,26 @@ def _relative_power(node: Node) -> Node | None:
     return make("exp2", (scaled,))
 
 
+def _addends_first(loop: Node) -> Node | None:
+    """Rewrites add(add(held, a), b) as add(held, add(a, b)) for the values `held` that a serial
+    loop carries; None for other nodes.
+    """
+    if not is_loop(loop, "serial"):
+        return None
+    block = loop.blocks[0]
+    found: dict[Node, Node] = {}
+    for held, result in zip(block.params[1:], block.results, strict=True):
+        is_masked = choice(result) is not None and result.args[2] is held
+        new = result.args[1] if is_masked else result
+        if signs(new) != (1, 1) or signs(new.args[0]) != (1, 1):
+            continue
+        (kept, first), second = new.args[0].args, new.args[1]
+        if kept is held and held not in first.vars | second.vars:
+            made = make(new.op, (held, make(new.op, (first, second))))
+            found[result] = remade([result], {new: made})[result]
+    return in_order(loop, found) if found else None
+
+
 def _unrounded(node: Node) -> Node | None:
     if not (converts(node) and converts(node.args[0])):
         return None
@@ -221,5 +246,6 @@ RULES: dict[str, Callable[[Node], Node | None]] = {
     "powers": _relative_power,
     "first_positions": first_positions,
     "iteration_counts": iteration_counts,
+    "addends_first": _addends_first,
     "unrounded": _unrounded,
 }

@@ -81,7 +81,7 @@ class Stream(BlockPass, needs=("reduce", "argreduce", "dot", "gather", "concat",
                 current, log.gpu, self.min_axis, lambda lines: log.spend("merge_axes", lines)
             )
         refused: set[Node] = set()
-        probes: Probes = {}
+        probes = Probes()
         while True:
             step = self._step(Graph(current, probes), refused, log)
             if step is None:

@@ -131,14 +131,23 @@ class Candidate:
         for node in others:
             if node in region.members or not self._comes_back(region, node):
                 continue
-            more = Region(self.graph, found[0], self.outside, held)
             try:
-                more.add(node)
+                more = self._alone(node, found[0], held)
                 joins = not region.members.keys().isdisjoint(more.members)
                 if joins or self._is_sibling(region, more):
                     region.merge(more)
             except Refusal:
                 continue
+        return region
+
+    def _alone(self, node: Node, extent: Dim, held: frozenset[Node]) -> Region:
+        """Returns the region of one reduction."""
+        known = self.graph.regions.find(node, held, self.outside)
+        if known is not None:
+            return known
+        region = Region(self.graph, extent, self.outside, held)
+        region.add(node)
+        self.graph.regions.keep(node, held, self.outside, region)
         return region
 
     def _comes_back(self, region: Region, node: Node) -> bool:

@@ -27,6 +27,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names, TermValue
+from stack.passes.streaming.walks import Walks
 
 # for each axis of each operand: the number of the result's axis, or a name if there is none
 Sources = tuple[tuple[int | str, ...], ...]
@@ -60,14 +61,16 @@ class Probe:
         passed: the values met, each with the number of its streamed axis.
         comes_back: True if the walk meets other reductions over the axis.
         largest_dot: elements of the largest dot that has the axis; 0 for none.
+        met: see `Region`.
     """
 
     passed: frozenset[tuple[Node, int]]
     comes_back: bool
     largest_dot: int
+    met: frozenset[Node]
 
 
-Probes = dict[tuple[object, ...], Probe]
+Probes = Walks[Probe]
 
 
 class Graph:
@@ -77,7 +80,8 @@ class Graph:
     """
 
     def __init__(self, block: Block, probes: Probes | None = None) -> None:
-        self.probes: Probes = {} if probes is None else probes
+        self.probes = Probes() if probes is None else probes
+        self.regions = Walks[Any]()  # of reductions that may join a stream: see `Candidate`
         self.block = block
         self.nodes = block.nodes
         self.order = (*block.params, *block.nodes)

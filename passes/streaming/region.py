@@ -30,6 +30,8 @@ class Region:
         operands: the operands of each member.
         dots: dots with the axis k that are computed tile by tile.
         visited: values with the axis k between the members and the leaves.
+        met: nodes of which a walk asked whether they are held or outside: if the answers are the
+            same for other sets of these, so is the region.
         parts: axes that a reshape splits or merges, and their factors.
     """
 
@@ -45,6 +47,7 @@ class Region:
         self.dots: set[Node] = set()
         self.visited: dict[TermValue, None] = {}  # ordered: the first of two names counts
         self.light: set[TermValue] = set()
+        self.met: set[Node] = set()
         self.parts: dict[str, Names] = {}
         self.sizes: dict[str, Dim] = {}
         self._rows: dict[TermValue, None] = {}
@@ -147,7 +150,7 @@ class Region:
     def passes(self, value: TermValue) -> bool:
         """True if the stream computes a value from its operands, rather than reading it."""
         node = value.node
-        if node in self.members or node in self.held or not isinstance(node.type, TensorType):
+        if node in self.members or self._is_held(node) or not isinstance(node.type, TensorType):
             return False
         if is_formula(node):
             return True
@@ -167,6 +170,10 @@ class Region:
             return False
         return True
 
+    def _is_held(self, node: Node) -> bool:
+        self.met.add(node)
+        return node in self.held
+
     def depends(self, value: TermValue) -> bool:
         """True if a value depends on an earlier state."""
         known, pending = self._depends, [value]
@@ -184,7 +191,7 @@ class Region:
 
     def _carrying(self, value: TermValue) -> list[TermValue]:
         """Returns the operands through which a value may depend on a state."""
-        if value.node in self.held or not (moves(value.node) or reads_by_data(value.node)):
+        if self._is_held(value.node) or not (moves(value.node) or reads_by_data(value.node)):
             return []
         try:
             return self.operand_values(value)
@@ -325,18 +332,21 @@ class Region:
 
         Most sinks of a model lead back to the same layers.
         """
-        key = starts, self.extent, self.outside, self.held
-        found = self.graph.probes.get(key)
+        key = starts, self.extent
+        found = self.graph.probes.find(key, self.held, self.outside)
         if found is None:
             region = Region(self.graph, self.extent, self.outside, self.held)
             for start in starts:
                 region._walk(start, main=True, dots=True)
             sizes = [d.tensor.size for d in region.dots]
-            found = self.graph.probes[key] = Probe(
+            found = Probe(
                 frozenset((v.node, v.axis) for v in region.visited),
                 bool(region._rows),
                 max((s for s in sizes if isinstance(s, int)), default=0),
+                frozenset(region.met),
             )
+            self.graph.probes.keep(key, self.held, self.outside, found)
+        self.met |= found.met
         return found
 
     def _walk(self, start: TermValue, main: bool, dots: bool) -> None:
@@ -356,7 +366,7 @@ class Region:
             if not value.streams:
                 self._visit_row(value, pending)
                 continue
-            if dots and is_contraction(node) and node not in self.held:
+            if dots and is_contraction(node) and not self._is_held(node):
                 if node.tensor.size == space and self._is_outer(value):
                     self.dots.add(node)
                     for operand in self.operand_values(value):
@@ -385,6 +395,7 @@ class Region:
 
     def _visit_row(self, value: TermValue, pending: list[TermValue]) -> None:
         node = value.node
+        self.met.add(node)
         found = reduced_value(node) if node not in self.outside else None
         if found is not None and not reads_by_data(node) and found[0] == self.extent:
             self._rows[value] = None

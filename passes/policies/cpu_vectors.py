@@ -12,7 +12,7 @@ from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.policies.step_lowering import split
 from stack.passes.steps.access import is_gathered
-from stack.passes.steps.affine import linear
+from stack.passes.steps.affine import index_of
 from stack.passes.steps.intervals import split_points
 from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import (
@@ -183,7 +183,7 @@ def _is_invariant(node: Node, lane: Node, var: Node) -> bool:
     """
     if lane not in node.vars or var in node.vars or not isinstance(node.type, TensorType):
         return False
-    is_index = node.dtype.kind == "i" and linear(node, lane) is not None
+    is_index = node.dtype.kind == "i" and index_of(node).along(lane) is not None
     return not (is_memory(node) or is_index or node.dtype.kind == "b")
 
 

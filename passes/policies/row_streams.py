@@ -55,7 +55,7 @@ from stack.passes.policies.rows import arithmetic, evictions, programs
 from stack.passes.policies.step_lowering import StepLowering, split
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
-from stack.passes.steps.affine import linear
+from stack.passes.steps.affine import index_of
 from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.steps.primitives import (
@@ -253,7 +253,9 @@ def _column(nest: Node, around: Mapping[str, int]) -> str:
         if not (is_load(node) and node.args[0].tensor.rank):
             continue
         *outer, last = node.args[1 : 1 + node.args[0].tensor.rank]
-        steps = {name: found[0] for var, name in names.items() if (found := linear(last, var))}
+        steps = {
+            name: found[0] for var, name in names.items() if (found := index_of(last).along(var))
+        }
         if any(names.get(n) == STREAMED for n in topological(outer)) or steps.get(STREAMED, 0) > 1:
             columns.add(next((name for name, step in steps.items() if step == 1), ""))
     (column,) = columns if len(columns) == 1 else ("",)

@@ -1,108 +1,238 @@
-"""Affine analysis of indices: an integer as `factor * var + rest` in one loop variable."""
+"""Affine indices: an integer as a sum of loop variables and other terms with constant coefficients.
+
+Loop variables and positions along the axis of a tile have bounds: interval arithmetic tells where
+an index is, and dependence analysis whether two iterations meet there.
+
+Source: the simplifier of Halide (Ragan-Kelley et al., PLDI 2013); U. Banerjee, Dependence Analysis
+for Supercomputing (1988).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import gcd
 
 from stack.ir.builder import constant, make
-from stack.ir.node import Node
-from stack.ir.traits import is_number, is_positions, multiplies, number
+from stack.ir.node import Node, topological
+from stack.ir.traits import (
+    converts,
+    divides,
+    is_load,
+    is_number,
+    is_positions,
+    multiplies,
+    number,
+    repeats,
+    signs,
+)
+from stack.ir.types import DType, TensorType
 
-MOVES = ("broadcast", "reshape", "transpose")  # ops that move elements of a tile
-Linear = tuple[int, Node | None]  # the factor and the rest; None for a rest of 0
+MOST = 256  # nodes of an index
+Ranges = Mapping[Node, tuple[int, int]]  # first and last iteration of loop variables
+WHOLE: Ranges = {}  # variables that are not listed range over their whole extent
 
 
-def linear(node: Node, var: Node) -> Linear | None:
-    """Returns an integer node as `factor * var + rest`, with the pair (factor, rest) in which rest
-    is None for 0; None if it is not affine in the variable.
+@dataclass(frozen=True)
+class AffineIndex:
+    """An index expression: a sum of loop variables (or other terms) times coefficients, plus a
+    constant.
     """
-    if node is var:
-        return 1, None
-    if var not in node.vars:
-        return 0, node
-    if node.op in MOVES:
-        return _moved(node, linear(node.args[0], var))
-    if node.op in ("add", "sub"):
-        first, second = (linear(a, var) for a in node.args)
-        if first is None or second is None:
+
+    terms: Mapping[Node, int] = field(default_factory=dict[Node, int])
+    more: int = 0
+
+    def plus(self, other: AffineIndex, sign: int = 1) -> AffineIndex:
+        """Returns the sum of this index and another one; the difference if `sign` is -1."""
+        both = {**self.terms, **other.terms}
+        terms = {n: self.terms.get(n, 0) + sign * other.terms.get(n, 0) for n in both}
+        held = {n: count for n, count in terms.items() if count}
+        return AffineIndex(held, self.more + sign * other.more)
+
+    def times(self, factor: int) -> AffineIndex:
+        """Returns the index multiplied by a constant."""
+        return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
+
+    def raised(self, number: int) -> AffineIndex:
+        """Returns the sum of the index and a number."""
+        return AffineIndex(self.terms, self.more + number)
+
+    def along(self, var: Node) -> tuple[int, AffineIndex] | None:
+        """Returns the index as `factor * var + rest`: the pair (factor, rest). None if it depends
+        on the variable in another way.
+        """
+        rest = {term: count for term, count in self.terms.items() if term is not var}
+        if any(var in term.vars for term in rest):
             return None
-        sign = 1 if node.op == "add" else -1
-        return first[0] + sign * second[0], _joined(node.op, first[1], second[1], node)
-    if multiplies(node):
-        for factor, other in (node.args, node.args[::-1]):
-            found = linear(other, var)
-            if is_number(factor) and not factor.tensor.rank and found is not None:
-                rest = found[1]
-                made = make("mul", (rest, factor)) if rest is not None else None
-                return int(number(factor)) * found[0], made
-    return None
+        return self.terms.get(var, 0), AffineIndex(rest, self.more)
+
+    def node(self, dtype: DType) -> Node:
+        """Builds the node that computes the index: `c0 * v0 + c1 * v1 + ... + c`."""
+        made: Node | None = None
+        for node, count in self.terms.items():
+            term = node if count == 1 else make("mul", (node, constant(count, dtype)))
+            made = term if made is None else make("add", (made, term))
+        if made is None:
+            return constant(self.more, dtype)
+        return make("add", (made, constant(self.more, dtype))) if self.more else made
+
+    def ends(self, ranges: Ranges = WHOLE) -> tuple[int, int] | None:
+        """Returns the least and the greatest value of the index; None if some term of it has no
+        bounds.
+        """
+        low = high = self.more
+        for node, count in self.terms.items():
+            last = last_of(node)
+            if last is None:
+                return None
+            ends = [count * end for end in ranges.get(node, (0, last))]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
 
 
-def start_along(index: Node, var: Node, step: int = 1) -> Node | None:
-    """Returns the start of an index `start + step * var`; None for other indices."""
-    found = linear(index, var)
-    if found is None or found[0] != step:
-        return None
-    return constant(0, var.dtype) if found[1] is None else found[1]
+def last_of(node: Node) -> int | None:
+    """Returns the greatest value that a loop variable or an iota takes; None for other nodes."""
+    if is_positions(node):
+        size = node.shape[int(node.attrs["axis"])]
+        return size - 1 if isinstance(size, int) else None
+    return int(node.attrs["extent"]) - 1 if "extent" in node.attrs else None
 
 
-def _moved(node: Node, found: Linear | None) -> Linear | None:
-    """Applies the movement op `node`, such as a broadcast, to its operand `factor * var + rest`:
-    only the rest changes.
+def place_of(node: Node, casts: bool = False) -> AffineIndex | None:
+    """Returns an integer node as a sum of terms with constant coefficients; nodes that are not
+    affine become terms. None for data from memory: it may overflow.
+
+    Args:
+        node: the integer, a scalar or a tile. An iota that is broadcast becomes a term along its
+            axis of the tile.
+        casts: whether to look through conversions that keep all values, so that terms may have
+            other element types.
     """
-    if found is None or found[1] is None:
-        return found
-    rest = found[1]
-    if not node.args[0].tensor.rank and rest.tensor.rank:
-        return None
-    return found[0], make(node.op, (rest,), node.attrs, hint=node.type)
+    found = _places(node, casts)
+    is_data = node not in found or any(a not in found for n in found for a in n.args)
+    return None if is_data else found[node]
 
 
-def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Node | None:
-    if second is None:
-        return first
-    if first is None and op == "add":
-        return second
-    if first is None:
-        first = make("sub", (second, second))
-    return make(op, (first, second))
+def index_of(node: Node) -> AffineIndex:
+    """Returns an index of memory as `place_of` does, with data as a term: indices do not
+    overflow.
+    """
+    return _places(node, False).get(node) or AffineIndex({node: 1})
+
+
+def start_along(index: Node, var: Node, step: int = 1) -> AffineIndex | None:
+    """Returns the start of an index `start + step * var`; None for other indices."""
+    found = index_of(index).along(var)
+    return found[1] if found is not None and found[0] == step else None
+
+
+def grows(node: Node, axis: Node) -> bool:
+    """True if an integer is greater in each iteration along `axis` than in the ones before."""
+    place = place_of(node)
+    found = place.along(axis) if place is not None else None
+    return found is not None and found[0] > 0
 
 
 def is_apart(index: Node, var: Node, inner: Collection[Node], size: int) -> bool:
     """True if accesses to `size` elements from an index on are disjoint for different iterations
     of the loop over `var`, whatever the iterations of the loops over `inner` inside of it are.
     """
-    found = linear(index, var)
-    terms = None if found is None else _terms(found[1], inner)
-    if found is None or terms is None or not found[0]:
+    found = index_of(index).along(var)
+    if found is None or not found[0]:
         return False
-    step, extent = abs(found[0]), int(var.attrs["extent"])
-    small = sum(abs(c) * (n - 1) for c, n in terms if abs(c) < step) + size - 1
-    large = [abs(c) for c, n in terms if abs(c) >= step and n > 1]
+    step, terms = abs(found[0]), list[tuple[int, int]]()
+    for term, count in found[1].terms.items():
+        if term.tensor.rank or not term.vars.isdisjoint(inner):
+            last = last_of(term)
+            if last is None:
+                return False
+            terms.append((abs(count), last))
+    small = sum(count * last for count, last in terms if count < step) + size - 1
+    large = [count for count, last in terms if count >= step and last]
     # large terms shift the index by multiples of their gcd, which exceeds the span of all of these
-    return small < step and (not large or gcd(*large) > step * (extent - 1) + small)
+    return small < step and (
+        not large or gcd(*large) > step * (int(var.attrs["extent"]) - 1) + small
+    )
 
 
-def _terms(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]] | None:
-    """Returns the factor and the extent of each term of an affine integer over inner loops and the
-    lanes of a tile; None if it is not affine. `node`: None for 0.
+def _places(node: Node, casts: bool) -> Mapping[Node, AffineIndex]:
+    """Returns the affine form of the nodes that compute an index, operands first; data becomes a
+    term. Empty if the index is data, or if there are too many nodes.
     """
-    if node is None or (not node.tensor.rank and node.vars.isdisjoint(inner)):
-        return []
-    if node.op == "var":
-        return [(1, int(node.attrs["extent"]))]
-    if is_positions(node):
-        return [(1, int(node.shape[int(node.attrs["axis"])]))]  # pyright: ignore[reportArgumentType]
-    if node.op in MOVES:
-        return _terms(node.args[0], inner)
-    parts = [_terms(a, inner) for a in node.args]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if node.op in ("add", "sub"):
-        return [term for part in known for term in part]
-    factors = [a for a in node.args if is_number(a) and not a.tensor.rank]
-    if not (multiplies(node) and factors):
-        return None
-    return [(c * int(number(factors[0])), n) for part in known for c, n in part]
+    found: dict[Node, AffineIndex] = {}
+    nodes = topological([node], _is_index)
+    for one in nodes if len(nodes) <= MOST else ():
+        parts = [found.get(a) or AffineIndex({a: 1}) for a in one.args]
+        found[one] = _place(one, parts, casts)
+    return found
+
+
+def _is_index(node: Node) -> bool:
+    """True if a node is an integer that is computed, not loaded."""
+    if not isinstance(node.type, TensorType) or node.dtype.kind not in "iu" or node.blocks:
+        return False
+    return not is_load(node) and (bool(node.args) or is_number(node) or last_of(node) is not None)
+
+
+def _place(node: Node, parts: Sequence[AffineIndex], casts: bool) -> AffineIndex:
+    """Returns the affine form of one index node, given those of its operands."""
+    if is_number(node):
+        return AffineIndex(more=int(number(node)))
+    if repeats(node):
+        terms = {_spread(term, node): count for term, count in parts[0].terms.items()}
+        return AffineIndex(terms, parts[0].more)
+    if casts and converts(node) and parts and _is_exact(parts[0], node):
+        return parts[0]
+    taken = signs(node)
+    made: AffineIndex | None = None
+    if taken and len(parts) == 2:
+        made = parts[0].times(taken[0]).plus(parts[1].times(taken[1]))
+    elif multiplies(node):
+        factors = zip(parts, parts[::-1], strict=True)
+        made = next((o.times(f.more) for f, o in factors if not f.terms), None)
+    return made if made is not None and _fits(made, node.dtype) else AffineIndex({node: 1})
+
+
+def _fits(place: AffineIndex, dtype: DType) -> bool:
+    """True if no value of an index overflows the integer type `dtype`. Terms without known bounds
+    are taken to be small.
+    """
+    ends = place.ends(WHOLE)
+    if ends is None:
+        return dtype.kind == "i" and dtype.bits >= 32
+    most = 1 << (dtype.bits - (dtype.kind == "i"))
+    return (-most if dtype.kind == "i" else 0) <= ends[0] and ends[1] < most
+
+
+def _is_exact(place: AffineIndex, cast: Node) -> bool:
+    """True if a conversion of an index to another type of integers keeps all of its values."""
+    own, source = cast.dtype, cast.args[0].dtype
+    if own.kind != "i":
+        return False
+    if place.ends(WHOLE) is None:
+        return own.bits > source.bits or own == source or _quotient_fits(place, own)
+    return _fits(place, own)
+
+
+def _quotient_fits(place: AffineIndex, dtype: DType) -> bool:
+    """True if an index is one quotient, such as the number of a block, that fits `dtype` since its
+    dividend has known bounds."""
+    if place.more or list(place.terms.values()) != [1]:
+        return False
+    (term,) = place.terms
+    if not (divides(term) and is_number(term.args[1]) and number(term.args[1]) > 0):
+        return False
+    inner, size = place_of(term.args[0]), int(number(term.args[1]))
+    ends = inner.ends(WHOLE) if inner is not None else None
+    return ends is not None and all(_fits(AffineIndex(more=e // size), dtype) for e in ends)
+
+
+def _spread(term: Node, like: Node) -> Node:
+    """Returns a term of the index of a tile as a term of `like`, the broadcast of that tile."""
+    if not term.tensor.rank:
+        return term
+    hint = TensorType(term.dtype, like.shape, "tile")
+    if is_positions(term):
+        axis = like.attrs["axes"][int(term.attrs["axis"])]
+        return make("iota", (), {"axis": axis}, hint=hint)
+    return make("broadcast", (term,), like.attrs, hint=hint)

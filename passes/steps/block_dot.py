@@ -19,7 +19,7 @@ from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.passes.steps.access import tile_type
-from stack.passes.steps.intervals import AffineIndex, place_of
+from stack.passes.steps.affine import AffineIndex, place_of
 
 
 class ReadAxis(NamedTuple):

@@ -30,9 +30,9 @@ from stack.ir.forms import filled
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
+from stack.passes.steps.affine import AffineIndex
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import AffineIndex
 from stack.passes.steps.loops import is_constant, is_serial, loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from stack.ir.builder import constant, make
 from stack.ir.forms import converted
 from stack.ir.node import Block, Node, topological
-from stack.ir.ops import algebra_of
 from stack.ir.traits import (
     connective,
     divides,
@@ -26,10 +25,12 @@ from stack.ir.traits import (
     is_reduction,
     negates,
     number,
+    repeated,
     repeats,
 )
 from stack.ir.types import DType
-from stack.passes.steps.intervals import WHOLE, AffineIndex, difference, is_condition, place_of
+from stack.passes.steps.affine import AffineIndex, place_of
+from stack.passes.steps.intervals import difference, is_condition
 from stack.passes.tiling.frame import static
 
 LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long
@@ -58,7 +59,7 @@ class Bound(NamedTuple):
         """
         if not all(t in self.inner or is_positions(t) for t in self.rest.terms):
             return False
-        ends = self.rest.ends(WHOLE)
+        ends = self.rest.ends()
         last = self.step * size * (count // size - 1)
         return ends is not None and min(0, last) + max(0, self.step * (size - 1)) + ends[1] >= 0
 
@@ -87,11 +88,12 @@ def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
     if connective(test) == (1 if positive else -1):
         parts = [bounds_of(a, positive, var) for a in test.args]
         return Bounds(tuple(b for p in parts for b in p.found), all(p.exact for p in parts))
-    found = _compared(test, positive) or _compared_with_data(test, positive, var)
-    bound = _bound(*found, var) if found is not None else None
-    if found is None or bound is None:
+    place = _compared(test, positive, data=True)
+    is_exact = difference(test) is not None
+    found = _along(place, var) if place is not None else None
+    if found is None or not found[0] or (is_exact and not _is_affine(found[1])):
         return Bounds((), exact=False)
-    return Bounds((bound,), found[1])
+    return Bounds((Bound(*found),), is_exact)
 
 
 def bounds_in(block: Block, test: Node, positive: bool) -> Bounds:
@@ -103,56 +105,11 @@ def bounds_in(block: Block, test: Node, positive: bool) -> Bounds:
     return Bounds(tuple(bound._replace(inner=inner) for bound in found), exact)
 
 
-def _compared(test: Node, positive: bool) -> tuple[AffineIndex, bool] | None:
+def _compared(test: Node, positive: bool, data: bool = False) -> AffineIndex | None:
     """Returns an index that is >= 0 where a comparison of positions is true, or false if not
-    `positive`. The second item is True: there is no other condition. None for other nodes."""
-    found = difference(test)
-    return (_signed(*found, positive), True) if found is not None else None
-
-
-def _signed(place: AffineIndex, holds_at_zero: bool, positive: bool) -> AffineIndex:
-    """Returns an index that is >= 0 where the comparison `place > 0`, or `place >= 0` if
-    `holds_at_zero`, is true; or where it is false, if not `positive`."""
-    if not positive:
-        place, holds_at_zero = place.times(-1), not holds_at_zero
-    return place if holds_at_zero else AffineIndex(place.terms, place.more - 1)
-
-
-def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[AffineIndex, bool] | None:
-    """Returns an index that is >= 0 where a comparison of a position with an integer from memory,
-    the same in all iterations, is true (or false if not `positive`). None for other nodes.
-    """
-    facts = algebra_of(test)
-    if not facts.is_order or test.args[0].dtype.kind != "i":
-        return None
-    low, high = test.args if facts.monotone[1] > 0 else test.args[::-1]
-    for value, other, sign in ((low, high, 1), (high, low, -1)):
-        place = place_of(other, casts=True)
-        if place is not None and place_of(value) is None and var not in value.vars:
-            more = place.plus(AffineIndex({value: 1}), -1).times(sign)
-            return _signed(more, bool(facts.reflexive), positive), False
-    return None
-
-
-def _bound(place: AffineIndex, exact: bool, var: Node) -> Bound | None:
-    """Converts the condition `place >= 0` to a bound of a loop variable; None if it is not affine
-    in that variable.
-
-    Args:
-        place: the index.
-        exact: whether its other terms have to be affine in the axes of the tile.
-        var: the variable.
-    """
-    moving = [term for term in place.terms if var in term.vars]
-    if len(moving) == 1 and moving[0] is not var:
-        place = _without_quotient(place, moving[0]) or place
-        moving = [term for term in place.terms if var in term.vars]
-    if moving != [var]:
-        return None
-    if exact and not _is_affine(place):
-        return None
-    rest = AffineIndex({t: c for t, c in place.terms.items() if t is not var}, place.more)
-    return Bound(place.terms[var], rest)
+    `positive`; None for other nodes. `data`: whether integers from memory may be an operand."""
+    found = difference(test, data)
+    return found if found is None or positive else found.times(-1).raised(-1)
 
 
 def _is_affine(place: AffineIndex) -> bool:
@@ -161,40 +118,34 @@ def _is_affine(place: AffineIndex) -> bool:
     return all((not t.tensor.rank or is_positions(t)) and t.dtype.bits >= 32 for t in terms)
 
 
+def _along(place: AffineIndex, var: Node) -> tuple[int, AffineIndex] | None:
+    """Returns a factor and a rest such that `factor * var + rest` is >= 0 where the index is; None
+    if the index is not affine in the loop variable, or in a block of it.
+    """
+    moving = [term for term in place.terms if var in term.vars]
+    if len(moving) == 1 and moving[0] is not var:
+        place = _without_quotient(place, moving[0]) or place
+    return place.along(var)
+
+
 def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
     """Rewrites an index with a quotient, `x // n + rest`, to one without it that is >= 0 for the
     same positions: `x + n * rest`; likewise for the negative quotient. The quotient may be one of a
     tile, such as block numbers of positions, and broadcast. None for other terms, and if n is no
     constant or x may be negative.
     """
-    quotient, sign = _repeated(term), place.terms[term]
+    quotient, sign = repeated(term), place.terms[term]
     if not (divides(quotient) and is_number(quotient.args[1]) and abs(sign) == 1):
         return None
     size = int(number(quotient.args[1]))
-    inner = place_of(_repeats_as(quotient.args[0], term))
-    ends = inner.ends({}) if inner is not None else None
+    dividend = quotient.args[0]
+    inner = place_of(dividend if quotient is term else term.rebuilt([dividend]))
+    ends = inner.ends() if inner is not None else None
     if inner is None or ends is None or ends[0] < 0:
         return None
-    rest = AffineIndex({t: c for t, c in place.terms.items() if t is not term}, place.more).times(
-        size
-    )
-    more = rest.plus(inner.times(sign))
-    return more if sign > 0 else AffineIndex(more.terms, more.more + size - 1)
-
-
-def _repeated(node: Node) -> Node:
-    """Skips broadcasts: returns the node whose elements they repeat."""
-    while repeats(node):
-        (node,) = node.args
-    return node
-
-
-def _repeats_as(node: Node, like: Node) -> Node:
-    """Builds the broadcasts around a node that `like` has around another node of its shape."""
-    if not repeats(like):
-        return node
-    inner = _repeats_as(node, like.args[0])
-    return make("broadcast", (inner,), like.attrs, hint=like.tensor.with_dtype(node.dtype))
+    rest = place.plus(AffineIndex({term: sign}), -1)
+    more = rest.times(size).plus(inner.times(sign))
+    return more if sign > 0 else more.raised(size - 1)
 
 
 def extreme(
@@ -228,7 +179,7 @@ def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
     Integers from memory may be as large as their type allows. They are clipped, so that `count`
     times the element plus positions is in the range of an index.
     """
-    term = _repeated(term)
+    term = repeated(term)
     is_data = place_of(term) is None
     if term.tensor.rank:
         axes = tuple(range(term.tensor.rank))
@@ -264,15 +215,10 @@ def can_hold(test: Node, positive: bool = True) -> Node | None:
             return None
         return make("and" if needs_all else "or", known) if len(known) > 1 else known[0]
     found = _compared(test, positive) if is_condition(test) else None
-    if found is None or not _is_affine(found[0]):
+    if found is None or not _is_affine(found):
         return None
-    dtype = _index_type(found[0])
-    return make("ge", (extreme(found[0], 1, dtype), constant(0, dtype)))
-
-
-def _index_type(place: AffineIndex) -> DType:
-    """Returns the element type that the terms of an index have."""
-    return next(term.dtype for term in place.terms)
+    dtype = next(term.dtype for term in found.terms)
+    return make("ge", (extreme(found, 1, dtype), constant(0, dtype)))
 
 
 def is_costly(test: Node, inside: Sequence[Node]) -> bool:

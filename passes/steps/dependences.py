@@ -18,7 +18,7 @@ from stack.ir.traits import (
     number,
     repeated,
 )
-from stack.passes.steps.affine import is_apart, linear
+from stack.passes.steps.affine import index_of, is_apart
 
 
 def why_shared(loop: Node, own: bool = False) -> str:
@@ -93,8 +93,8 @@ def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]
     for place, other, size in zip(places, others, sizes, strict=True):
         if place is not other or place.tensor.rank or size != (1, 1):
             continue
-        step = linear(place, var)
-        if step is not None and step[0] and (step[1] is None or step[1].vars.isdisjoint(inner)):
+        found = index_of(place).along(var)
+        if found and found[0] and all(t.vars.isdisjoint(inner) for t in found[1].terms):
             return True
     return False
 

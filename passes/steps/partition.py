@@ -27,8 +27,9 @@ from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import choice, is_load
 from stack.ir.types import TensorType
+from stack.passes.steps.affine import place_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import is_condition, place_of
+from stack.passes.steps.intervals import is_condition
 from stack.passes.steps.loops import along, loops_along, why_not_free
 from stack.passes.steps.simplify import without_guards
 from stack.passes.steps.step import LoopStep

@@ -37,7 +37,7 @@ from stack.ir.kernel_ops import loop_parts
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node, topological
 from stack.ir.traits import choice, is_loop, is_number, number, repeated, repeats
-from stack.passes.steps.intervals import WHOLE, grows, place_of
+from stack.passes.steps.affine import grows, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import State, identity_like, in_order, is_none, states_of
 from stack.passes.tiling.single_ops import is_best_or_nan
@@ -123,7 +123,7 @@ def _is_inside(own: _Position) -> bool:
     if not is_number(own.end):
         return False
     place = place_of(own.here)
-    ends = place.ends(WHOLE) if place is not None else None
+    ends = place.ends() if place is not None else None
     if ends is not None and ends[1] < number(own.end):
         return True
     if own.test is None:

@@ -59,9 +59,9 @@ from stack.ir.traits import (
 )
 from stack.ir.types import F32
 from stack.passes.steps.access import positions, spread_along
+from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import in_order
 from stack.passes.steps.position_rules import first_positions, iteration_counts
@@ -177,7 +177,7 @@ def _positions(node: Node) -> Node | None:
     if not converts(node) or node.dtype.name not in ("f32", "f64") or node.tensor.rank < 2:
         return None
     place = place_of(node.args[0], casts=True) if node.args[0].dtype.kind == "i" else None
-    ends = place.ends(WHOLE) if place is not None else None
+    ends = place.ends() if place is not None else None
     if place is None or ends is None or max(map(abs, ends)) > EXACT:
         return None
     own = [term for term in place.terms if is_positions(term)]

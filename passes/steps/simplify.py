@@ -10,8 +10,9 @@ from stack.ir.forms import filled
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import Selection, choice, connective, is_load, is_store
+from stack.passes.steps.affine import WHOLE, Ranges
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import WHOLE, Ranges, held, is_condition
+from stack.passes.steps.intervals import held, is_condition
 
 
 def without_guards(edit: Edit, block: Block, ranges: Ranges = WHOLE) -> Block:

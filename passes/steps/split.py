@@ -160,9 +160,11 @@ def _whole_digits(inner: Node, width: int) -> Visit:
     def visit(_: Node, made: Node) -> Node:
         if made.op in DIGITS and made.dtype == inner.dtype and is_number(made.args[1]):
             first, size = start_along(made.args[0], inner), made.args[1]
-            is_whole = not made.tensor.rank and number(size) % width == 0
-            if first is not None and is_whole and Integers().divisor(first) % width == 0:
-                digit = make(made.op, (first, size))
+            if first is None or made.tensor.rank or number(size) % width:
+                return made
+            begin = first.node(made.dtype)
+            if Integers().divisor(begin) % width == 0:
+                digit = make(made.op, (begin, size))
                 return digit if made.op == "div" else make("add", (digit, inner))
         return made
 

@@ -33,10 +33,10 @@ from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
 from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeated
+from stack.ir.traits import converts, is_item, is_load, is_loop, is_store
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
 from stack.passes.steps.access import tile_type
-from stack.passes.steps.affine import start_along
+from stack.passes.steps.affine import AffineIndex, index_of, last_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_memory, why_not_free
 from stack.passes.steps.step import Step
@@ -82,13 +82,14 @@ class StridedAccess(NamedTuple):
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of iterations of the loop over lines, and of the inner loop."""
-        lanes = static(self.lane.shape[0]) if self.is_vector else int(self.lane.attrs["extent"])
-        return int(self.line.attrs["extent"]), lanes
+        last = last_of(self.lane)
+        assert last is not None
+        return int(self.line.attrs["extent"]), last + 1
 
     @property
     def is_vector(self) -> bool:
         """True if the inner loop was vectorized, so that the access moves a vector."""
-        return self.lane.op == "iota"
+        return bool(self.lane.tensor.rank)
 
     @property
     def place(self) -> tuple[Node, Node]:
@@ -233,47 +234,33 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | No
     and along another with an inner loop or vector. None for others, and for masked ones unless
     `masked`.
     """
-    block = loop.blocks[0]
-    line = block.params[0]
+    line, inside = loop.blocks[0].params[0], _variables(loop.blocks[0])
     index, mask, _ = access_parts(node)
     value = node if is_load(node) else node.args[1]
-    if not index or (mask is not None and not masked) or value.tensor.rank > 1:
+    if (mask is not None and not masked) or value.tensor.rank > 1:
         return None
-    if value.tensor.rank:
-        index = [repeated(i) for i in index]
-        inner = {n for i in index if i.tensor.rank for n in (*i.args, i) if n.op == "iota"}
-        moved = [(a, v) for a, i in enumerate(index) if i.tensor.rank for v in inner]
-    else:
-        inner = {n.blocks[0].params[0] for n in block.all_nodes if is_loop(n)}
-        moved = [(a, v) for a, i in enumerate(index) for v in inner if v in i.vars]
-    lines = [a for a, i in enumerate(index) if line in i.vars]
-    if len(moved) != 1 or len(lines) != 1 or lines[0] == moved[0][0]:
+    places = [index_of(i) for i in index]
+    moved = {
+        term: axis
+        for axis, place in enumerate(places)
+        for term in place.terms
+        if term.tensor.rank or not inside.isdisjoint(term.vars)
+    }
+    steps = [place.terms[t] for place in places for t in moved if t in place.terms]
+    if steps != [1, 1] or line not in moved or len({*moved.values()}) < 2:
         return None
-    ((axis, lane),), (along,) = moved, lines
-    starts = {axis: _start(index[axis], lane), along: _start(index[along], line)}
-    corner = [starts.get(a, i) for a, i in enumerate(index)]
-    inside = _variables(block)
-    known = tuple(c for c in corner if c is not None and inside.isdisjoint(c.vars))
-    if len(known) < len(corner):
+    (lane,) = moved.keys() - {line}
+    if last_of(lane) is None or lane.tensor.rank != value.tensor.rank:
         return None
-    return StridedAccess(node, line, lane, axis, along, known)
+    corner = (p.plus(AffineIndex(dict.fromkeys(moved.keys() & p.terms, 1)), -1) for p in places)
+    starts = tuple(start.node(i.dtype) for start, i in zip(corner, index, strict=True))
+    return StridedAccess(node, line, lane, moved[lane], moved[line], starts)
 
 
 @once_in
 def _variables(block: Block) -> frozenset[Node]:
     """Returns the variables of a loop, whose body is `block`, and of the loops in it."""
     return frozenset(block.params).union(*(b.params for n in block.all_nodes for b in n.blocks))
-
-
-def _start(index: Node, lane: Node) -> Node | None:
-    """Returns `start` for an index `start + lane`, where `lane` is a loop variable or the lanes of
-    a vector; None for other indices."""
-    if lane.op == "iota":
-        if index is lane:
-            return constant(0, lane.dtype)
-        rest = [a for a in index.args if a is not lane]
-        return rest[0] if index.op == "add" and len(rest) == 1 and not rest[0].tensor.rank else None
-    return start_along(index, lane)
 
 
 def _from_copies(

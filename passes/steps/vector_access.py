@@ -29,8 +29,8 @@ from stack.passes.steps.access import (
     spread_along,
     tile_type,
 )
-from stack.passes.steps.affine import start_along
-from stack.passes.steps.intervals import collected, difference, is_affine, place_of
+from stack.passes.steps.affine import index_of, place_of, start_along
+from stack.passes.steps.intervals import difference
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
@@ -63,28 +63,27 @@ class Lanes:
     def places(self) -> Node:
         """A tile with the iteration number that each lane computes."""
         lanes = positions(self.var.dtype, self.count)
-        return make("sub", (self.last, lanes)) if self.is_reversed else lanes
-
-    @property
-    def last(self) -> Node:
-        """A constant: the number of the last iteration of the loop."""
-        return constant(self.count - 1, self.var.dtype)
+        last = constant(self.count - 1, self.var.dtype)
+        return make("sub", (last, lanes)) if self.is_reversed else lanes
 
     def first(self, place: Node) -> Node | None:
         """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
         other index.
         """
         first = start_along(place, self.var, -1 if self.is_reversed else 1)
-        if first is None or not self.is_reversed:
-            return first
-        return collected(make("sub", (first, self.last)))
+        if first is None:
+            return None
+        return first.raised(1 - self.count if self.is_reversed else 0).node(place.dtype)
 
     def ascending(self, index: Node) -> Node | None:
         """Returns an index as `start + iota` if it grows by 1 from lane to lane of a reversed loop.
 
         None for other indices, and for loops that are not reversed.
         """
-        first = self.first(index) if self.is_reversed and is_affine(index) else None
+        if not self.is_reversed or not isinstance(index.type, TensorType) or index.tensor.rank:
+            return None
+        is_affine = all("extent" in term.attrs for term in index_of(index).terms)
+        first = self.first(index) if is_affine else None
         return None if first is None else positions_from(first, self.count)
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
@@ -334,7 +333,6 @@ def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
     found, at = difference(test), place_of(place)
     if found is None or at is None:
         return False
-    above, holds_at_zero = found  # end - place > 0, or end - 1 - place >= 0
-    rest = above.plus(at)
-    end = rest.more + holds_at_zero
+    rest = found.plus(at)  # of end - 1 - place
+    end = rest.more + 1
     return not rest.terms and (end == size or (is_padded and end < size))

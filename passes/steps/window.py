@@ -23,9 +23,9 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import converts, is_load, is_positions, repeats
 from stack.passes.steps.access import conjunction, positions, spread_along, tile_type
+from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.loops import why_no_memory
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import power_of_two, static
@@ -101,7 +101,7 @@ def run_of(load: Node) -> MemoryRun | None:
     if len(moving) != 1:
         return None
     place = place_of(index[moving[0]])
-    if place is None or place.ends(WHOLE) is None:
+    if place is None or place.ends() is None:
         return None
     own = {t: c for t, c in place.terms.items() if is_positions(t)}
     if len(own) < 2 or any(t.tensor.rank for t in place.terms if t not in own):
@@ -130,7 +130,7 @@ def _loaded(load: Node, run: MemoryRun) -> Node:
     shape = (extent,)
     first = spread_along(extreme(run.place, -1, dtype), (), shape)
     at = make("add", (first, positions(dtype, extent)))
-    ends = run.place.ends(WHOLE)
+    ends = run.place.ends()
     assert ends is not None
     tests: list[Node] = []
     if ends[0] < 0:

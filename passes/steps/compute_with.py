@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from stack.ir.builder import make, results_of
 from stack.ir.memory_versions import starts_of
@@ -52,19 +51,16 @@ class ComputeWith(Step, name="compute_with"):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
-        return edit.finished(self._joined(edit, edit.block).results)
 
-    def _joined(self, edit: Edit, block: Block) -> Block:
-        made = block
-        for place in range(sum(bool(n.blocks) for n in block.nodes)):
-            # those that follow may use its results, also inside of their blocks
-            node = next(islice((n for n in made.nodes if n.blocks), place, None), None)
-            if node is not None:
-                inner = node.rebuilt(blocks=[self._joined(edit, b) for b in node.blocks])
-                made = edit.body(made, {node: inner})
-        for group in list(_groups(made, self.axis)):
-            return self._joined(edit, edit.body(made, _as_one(edit, group)))
-        return made
+        def visit(_: Node, made: Node) -> Node:
+            return made.rebuilt(blocks=[fused(b) for b in made.blocks]) if made.blocks else made
+
+        def fused(block: Block) -> Block:
+            while (group := next(_groups(block, self.axis), None)) is not None:
+                block = edit.body(block, _as_one(edit, group))
+            return block
+
+        return edit.finished(fused(edit.everywhere(visit).blocks[0]).results)
 
 
 def _groups(block: Block, axis: str) -> Iterator[list[Node]]:

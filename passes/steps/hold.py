@@ -25,7 +25,8 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import along, loops_along, stores_only, why_not_free
+from stack.passes.steps.loops import along, axis_of, loops_along, stores_only, why_not_free
+from stack.passes.steps.partition import part_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
@@ -83,13 +84,7 @@ def _first(edit: Edit, loop: Node, values: Sequence[Node], count: int) -> list[N
     """Builds a loop over the first `count` iterations of a loop. Returns its results; `values` if
     there are no iterations.
     """
-    if not count:
-        return list(values)
-    block = loop.blocks[0]
-    var, *held = block.params
-    first = along(str(var.attrs["name"]), count, var)
-    body = edit.body(block, {var: first}, (first, *held))
-    return results_of(make("loop", values, loop.attrs, (body,)))
+    return results_of(part_of(edit, loop, 0, count, values, axis_of(loop))) if count else [*values]
 
 
 def _loaded(

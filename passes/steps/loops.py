@@ -59,14 +59,8 @@ def axes(kernel: Node) -> Mapping[str, int]:
     """Returns the names of the variables of all loops in a kernel, each with the extent of the
     longest such loop.
     """
-    return axes_in(kernel.blocks[0])
-
-
-@once_in
-def axes_in(whole: Block) -> Mapping[str, int]:
-    """The axes of the loops in a body, as `axes` of a kernel."""
     found: dict[str, int] = {}
-    for loop, _ in loops_in(whole):
+    for loop, _ in all_loops(kernel):
         found[axis_of(loop)] = max(extent_of(loop), found.get(axis_of(loop), 0))
     return found
 

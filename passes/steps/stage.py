@@ -78,11 +78,8 @@ class Stage(Step, name="stage", only=Cpu):
         home = _home(kernel.blocks[0], value)
         assert home is not None
         memory = memory_for(edit, value, home.axis, "keep")
-        made = edit.body(home.block, _kept(edit, value, memory, home))
-        outer = [edit.block, *(loop.blocks[0] for loop in home.around)]
-        for block, loop in reversed([*zip(outer, home.around)]):
-            made = edit.body(block, {loop: loop.rebuilt(blocks=[made])})
-        return edit.finished(made.results)
+        known = _kept(edit, value, memory, home)
+        return edit.finished(edit.values(edit.block.results, known))
 
 
 def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool]) -> list[Node]:

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, walk
+from stack.ir.ops import rule_of
 from stack.ir.traits import (
     is_alias,
+    is_contraction,
     is_elementwise,
     is_item,
     is_loop,
     is_memory,
-    is_reduction,
-    reads_by_data,
 )
 from stack.ir.types import TensorType
 from stack.passes.gpu_layout.contiguity import tile_of
@@ -112,24 +112,17 @@ def _equivalent(node: Node) -> Iterable[tuple[Dim, Dim]]:
         return
     elif is_item(node):
         yield from _same(node, node.args[0].blocks[0].params[1 + int(node.attrs["index"])])
-    elif node.op == "broadcast":
-        for i, axis in enumerate(node.attrs["axes"]):
-            yield (node, axis), (node.args[0], i)
-    elif node.op == "transpose":
-        for i, axis in enumerate(node.attrs["perm"]):
-            yield (node, i), (node.args[0], axis)
-    elif is_reduction(node):
-        kept = [i for i in range(node.args[0].tensor.rank) if i not in node.attrs["axes"]]
-        for i, axis in enumerate(kept):
-            yield (node, i), (node.args[0], axis)
     elif is_alias(node):
         for before, after in kept_dims(node.args[0].tensor, node.tensor) or ():
             yield (node, after), (node.args[0], before)
-    elif reads_by_data(node):
-        yield from _same(node, node.args[1])
-    elif node.op in ("scan", "again") or is_elementwise(node):
-        for arg in node.args:
-            yield from _same(node, arg)
+    elif node.op == "again":
+        yield from _same(node, node.args[0])
+    elif not is_contraction(node) and (rule := rule_of(node)) is not None:
+        made = {axis.names: i for i, axis in enumerate(rule.outputs[0])}
+        for arg, operand in zip(node.args, rule.inputs, strict=True):
+            for i, axis in enumerate(operand):
+                if axis.names in made:
+                    yield (node, made[axis.names]), (arg, i)
 
 
 def _same(first: Node, second: Node) -> Iterable[tuple[Dim, Dim]]:

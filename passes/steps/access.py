@@ -8,7 +8,7 @@ from functools import reduce
 from stack.ir.builder import make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import axis_order, is_load, is_number, number, repeats
+from stack.ir.traits import axis_order, is_load, repeats
 from stack.ir.types import DType, TensorType
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.loops import is_constant
@@ -87,23 +87,6 @@ def conjuncts(mask: Node | None) -> list[Node]:
 def conjunction(conditions: Sequence[Node]) -> Node | None:
     """Builds the `and` of some conditions, the first two first; None if there are none."""
     return reduce(lambda a, b: make("and", (a, b)), conditions) if conditions else None
-
-
-def is_end(test: Node, place: Node, size: object) -> bool:
-    """True if a condition is `place < size`: the bounds check of a memory axis."""
-    if test.op != "lt" or test.args[0] is not place:
-        return False
-    end = test.args[1]
-    return is_number(end) and number(end) == size
-
-
-def clipped(
-    index: Sequence[Node], tile: Sequence[int], memory: Node, axis: int, test: Node
-) -> bool:
-    """True if condition `test` along `axis` of a block, which starts at `index`, is just the bounds
-    check of memory along that axis."""
-    at = memory.tensor.rank - len(tile) + axis
-    return is_end(test, positions_from(index[at], tile[axis]), memory.shape[at])
 
 
 def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:

@@ -8,10 +8,8 @@ Source: the simplifier and loop partitioning of Halide (Ragan-Kelley et al., PLD
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stack.ir.kernel_ops import access_parts
-from stack.ir.node import Node
+from stack.ir.node import Node, topological
 from stack.ir.ops import algebra_of
 from stack.ir.traits import connective, is_load, is_number, negates, number, repeats
 from stack.ir.types import TensorType
@@ -36,23 +34,18 @@ def difference(node: Node, data: bool = False) -> AffineIndex | None:
     return high.plus(low, -1).raised(0 if facts.reflexive else -1)
 
 
+def limit_of(test: Node, place: Node) -> int | None:
+    """Returns the n of a condition that is equivalent to `place < n`; None for others."""
+    inside = difference(test, data=True)  # n - 1 - place
+    if inside is None:
+        return None
+    rest = inside.plus(place_of(place, casts=True) or AffineIndex({place: 1}))
+    return None if rest.terms else rest.more + 1
+
+
 def is_comparison(node: Node) -> bool:
     """True if a node is a comparison."""
     return bool(node.args) and algebra_of(node).is_order
-
-
-def _conditions(masks: Sequence[Node]) -> list[Node]:
-    """Returns the comparisons and other conditions that masks are combined of by `and`, `or` and
-    `not`.
-    """
-    found: dict[Node, None] = {}
-    pending = list(masks)
-    while pending:
-        node = pending.pop()
-        if is_condition(node) and node not in found:
-            found[node] = None
-            pending += node.args
-    return list(found)
 
 
 def is_condition(node: Node) -> bool:
@@ -72,7 +65,7 @@ def split_points(kernel: Node, of_loads: bool = False) -> dict[str, list[int]]:
     nodes = kernel.blocks[0].all_nodes
     if of_loads:
         masks = [m for n in nodes if is_load(n) and (m := access_parts(n)[1]) is not None]
-        nodes = _conditions(masks)
+        nodes = topological(masks, is_condition)
     for node in nodes:
         place = difference(node)
         if place is None or len(place.terms) != 1:

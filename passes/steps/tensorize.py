@@ -36,8 +36,9 @@ from stack.ir.traits import (
 )
 from stack.ir.types import holds_all
 from stack.ir.warp_ops import MATRIX
-from stack.passes.steps.access import clipped, conjuncts, parts_of, spread_along
+from stack.passes.steps.access import conjuncts, parts_of, positions_from, spread_along
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.intervals import limit_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
@@ -212,4 +213,6 @@ def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
         return False
     if any(_lanes_of(p) == (axis,) and p.args[0] is test for p in conjuncts(mask)):
         return True
-    return "clip" in value.attrs and clipped(index, tile, value.args[0], axis, test)
+    at = len(index) - len(tile) + axis
+    end = limit_of(test, positions_from(index[at], tile[axis])) if "clip" in value.attrs else None
+    return end == value.args[0].shape[at]

@@ -21,7 +21,6 @@ from stack.ir.types import TensorType
 from stack.passes.steps.access import (
     conjunction,
     conjuncts,
-    is_end,
     parts_of,
     positions,
     positions_from,
@@ -29,8 +28,8 @@ from stack.passes.steps.access import (
     spread_along,
     tile_type,
 )
-from stack.passes.steps.affine import index_of, place_of, start_along
-from stack.passes.steps.intervals import difference
+from stack.passes.steps.affine import index_of, start_along
+from stack.passes.steps.intervals import limit_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
@@ -301,11 +300,13 @@ class Access:
         starts at index `first` along `axis`.
         """
         place, size = self.index[axis], static(self.memory.shape[axis])
-        if is_end(test, place, size):
-            return True
+        end = limit_of(test, place)
+        if end is None or (end == size and test.args[0] is place):
+            return end is not None
         # printers test nothing if the block size divides the axis: blocks start at multiples of it
         is_aligned = Integers().divisor(first) % self.lanes.count == 0
-        return is_aligned and _is_below(test, place, size, self.node.args[0] in self.lanes.padded)
+        is_padded = self.node.args[0] in self.lanes.padded
+        return is_aligned and (end == size or (is_padded and end < size))
 
     def _part(self, test: Node) -> Node:
         """Returns one condition of a mask for all lanes: a scalar if all lanes have the same, else
@@ -324,15 +325,3 @@ def _without_units(value: Node) -> Node:
     if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
         return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)
     return reshaped(value, shape)
-
-
-def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
-    """True if a condition is equivalent to `place < size`; with `is_padded`, also to `place < end`
-    for a smaller end.
-    """
-    found, at = difference(test), place_of(place)
-    if found is None or at is None:
-        return False
-    rest = found.plus(at)  # of end - 1 - place
-    end = rest.more + 1
-    return not rest.terms and (end == size or (is_padded and end < size))

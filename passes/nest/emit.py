@@ -256,7 +256,8 @@ class _Nest:
             self.scope.axis(name, static(extent), bool(name))
             for name, extent in zip(axis_names(root, reduced), root.shape, strict=True)
         ]
-        self._share(places, iter_vars, axes, reduced)
+        if reduced:
+            self._share(places, iter_vars, axes, reduced)
         known: dict[str, Dim] = {str(v): a for v, a in zip(iter_vars, axes, strict=True)}
         stored = [
             (output, result, tuple(substitute(d, known) for d in places[result]))
@@ -328,17 +329,19 @@ class _Nest:
             used = {s.name for d in place for s in symbols(d)}
             groups.setdefault(tuple(a for a in inner if str(a) in used), []).append(i)
 
-        def store(memory: Node, result: Node, place: Index) -> Node:
-            scope = self.scope
-            value = scope.cast(self.values.value(result, _at(result, place)), memory.dtype)
-            return scope.b.store(memory, value, *[scope.number(d) for d in place])
-
         def program(memories: Sequence[Node]) -> list[Node]:
             final = list(memories)
             for axes, mine in groups.items():
 
                 def steps(held: Sequence[Node], mine: Sequence[int] = mine) -> list[Node]:
-                    return [store(m, *stored[i][1:]) for i, m in zip(mine, held, strict=True)]
+                    made: list[Node] = []
+                    for i, memory in zip(mine, held, strict=True):
+                        _, result, place = stored[i]
+                        value = self.values.value(result, _at(result, place))
+                        at = [self.scope.number(d) for d in place]
+                        value = self.scope.cast(value, memory.dtype)
+                        made.append(self.scope.b.store(memory, value, *at))
+                    return made
 
                 made = self._along(axes, [final[i] for i in mine], steps)
                 for i, memory in zip(mine, made, strict=True):

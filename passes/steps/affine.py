@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from stack.ir.builder import constant, make
+from stack.ir.integers import Integers
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
     converts,
-    divides,
     is_load,
     is_number,
     is_positions,
@@ -42,8 +42,10 @@ class AffineIndex:
     terms: Mapping[Node, int] = field(default_factory=dict[Node, int])
     more: int = 0
 
-    def plus(self, other: AffineIndex, sign: int = 1) -> AffineIndex:
+    def plus(self, other: AffineIndex | int, sign: int = 1) -> AffineIndex:
         """Returns the sum of this index and another one; the difference if `sign` is -1."""
+        if isinstance(other, int):
+            return AffineIndex(self.terms, self.more + sign * other)
         both = {**self.terms, **other.terms}
         terms = {n: self.terms.get(n, 0) + sign * other.terms.get(n, 0) for n in both}
         held = {n: count for n, count in terms.items() if count}
@@ -52,10 +54,6 @@ class AffineIndex:
     def times(self, factor: int) -> AffineIndex:
         """Returns the index multiplied by a constant."""
         return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
-
-    def raised(self, number: int) -> AffineIndex:
-        """Returns the sum of the index and a number."""
-        return AffineIndex(self.terms, self.more + number)
 
     def along(self, var: Node) -> tuple[int, AffineIndex] | None:
         """Returns the index as `factor * var + rest`: the pair (factor, rest). None if it depends
@@ -108,7 +106,7 @@ def place_of(node: Node, casts: bool = False) -> AffineIndex | None:
         casts: whether to look through conversions that keep all values, so that terms may have
             other element types.
     """
-    found = _places(node, casts)
+    found = _places(node, casts, wraps=True)
     is_data = node not in found or any(a not in found for n in found for a in n.args)
     return None if is_data else found[node]
 
@@ -117,7 +115,7 @@ def index_of(node: Node) -> AffineIndex:
     """Returns an index of memory as `place_of` does, with data as a term: indices do not
     overflow.
     """
-    return _places(node, False).get(node) or AffineIndex({node: 1})
+    return _places(node, casts=False, wraps=False).get(node) or AffineIndex({node: 1})
 
 
 def start_along(index: Node, var: Node, step: int = 1) -> AffineIndex | None:
@@ -155,15 +153,16 @@ def is_apart(index: Node, var: Node, inner: Collection[Node], size: int) -> bool
     )
 
 
-def _places(node: Node, casts: bool) -> Mapping[Node, AffineIndex]:
+def _places(node: Node, casts: bool, wraps: bool) -> Mapping[Node, AffineIndex]:
     """Returns the affine form of the nodes that compute an index, operands first; data becomes a
-    term. Empty if the index is data, or if there are too many nodes.
+    term, and with `wraps` what may overflow. Empty if the index is data, or if there are too many
+    nodes.
     """
     found: dict[Node, AffineIndex] = {}
     nodes = topological([node], _is_index)
     for one in nodes if len(nodes) <= MOST else ():
         parts = [found.get(a) or AffineIndex({a: 1}) for a in one.args]
-        found[one] = _place(one, parts, casts)
+        found[one] = _place(one, parts, casts, wraps)
     return found
 
 
@@ -174,23 +173,25 @@ def _is_index(node: Node) -> bool:
     return not is_load(node) and (bool(node.args) or is_number(node) or last_of(node) is not None)
 
 
-def _place(node: Node, parts: Sequence[AffineIndex], casts: bool) -> AffineIndex:
+def _place(node: Node, parts: Sequence[AffineIndex], casts: bool, wraps: bool) -> AffineIndex:
     """Returns the affine form of one index node, given those of its operands."""
     if is_number(node):
         return AffineIndex(more=int(number(node)))
     if repeats(node):
         terms = {_spread(term, node): count for term, count in parts[0].terms.items()}
         return AffineIndex(terms, parts[0].more)
-    if casts and converts(node) and parts and _is_exact(parts[0], node):
+    if casts and converts(node) and parts and _is_exact(node):
         return parts[0]
     taken = signs(node)
     made: AffineIndex | None = None
     if taken and len(parts) == 2:
-        made = parts[0].times(taken[0]).plus(parts[1].times(taken[1]))
+        made = parts[0].plus(parts[1], taken[1])
     elif multiplies(node):
         factors = zip(parts, parts[::-1], strict=True)
         made = next((o.times(f.more) for f, o in factors if not f.terms), None)
-    return made if made is not None and _fits(made, node.dtype) else AffineIndex({node: 1})
+    if made is None or (wraps and not _fits(made, node.dtype)):
+        return AffineIndex({node: 1})
+    return made
 
 
 def _fits(place: AffineIndex, dtype: DType) -> bool:
@@ -204,27 +205,11 @@ def _fits(place: AffineIndex, dtype: DType) -> bool:
     return (-most if dtype.kind == "i" else 0) <= ends[0] and ends[1] < most
 
 
-def _is_exact(place: AffineIndex, cast: Node) -> bool:
-    """True if a conversion of an index to another type of integers keeps all of its values."""
+def _is_exact(cast: Node) -> bool:
+    """True if a conversion of an integer to another type of integers keeps all of its values."""
     own, source = cast.dtype, cast.args[0].dtype
-    if own.kind != "i":
-        return False
-    if place.ends(WHOLE) is None:
-        return own.bits > source.bits or own == source or _quotient_fits(place, own)
-    return _fits(place, own)
-
-
-def _quotient_fits(place: AffineIndex, dtype: DType) -> bool:
-    """True if an index is one quotient, such as the number of a block, that fits `dtype` since its
-    dividend has known bounds."""
-    if place.more or list(place.terms.values()) != [1]:
-        return False
-    (term,) = place.terms
-    if not (divides(term) and is_number(term.args[1]) and number(term.args[1]) > 0):
-        return False
-    inner, size = place_of(term.args[0]), int(number(term.args[1]))
-    ends = inner.ends(WHOLE) if inner is not None else None
-    return ends is not None and all(_fits(AffineIndex(more=e // size), dtype) for e in ends)
+    is_wider = own.bits > source.bits or own == source
+    return own.kind == "i" and (is_wider or Integers().range(cast) is not None)
 
 
 def _spread(term: Node, like: Node) -> Node:

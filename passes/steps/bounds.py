@@ -109,7 +109,7 @@ def _compared(test: Node, positive: bool, data: bool = False) -> AffineIndex | N
     """Returns an index that is >= 0 where a comparison of positions is true, or false if not
     `positive`; None for other nodes. `data`: whether integers from memory may be an operand."""
     found = difference(test, data)
-    return found if found is None or positive else found.times(-1).raised(-1)
+    return found if found is None or positive else found.times(-1).plus(-1)
 
 
 def _is_affine(place: AffineIndex) -> bool:
@@ -145,7 +145,7 @@ def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
         return None
     rest = place.plus(AffineIndex({term: sign}), -1)
     more = rest.times(size).plus(inner.times(sign))
-    return more if sign > 0 else more.raised(size - 1)
+    return more if sign > 0 else more.plus(size - 1)
 
 
 def extreme(

@@ -31,7 +31,7 @@ def difference(node: Node, data: bool = False) -> AffineIndex | None:
     low, high = sides if facts.monotone[1] > 0 else sides[::-1]
     if low is None or high is None:
         return None
-    return high.plus(low, -1).raised(0 if facts.reflexive else -1)
+    return high.plus(low, -1).plus(0 if facts.reflexive else -1)
 
 
 def limit_of(test: Node, place: Node) -> int | None:

@@ -58,13 +58,6 @@ class Lanes:
     done: dict[Node, Node] = field(default_factory=dict[Node, Node])
     wide: set[Node] = field(default_factory=set[Node])
 
-    @property
-    def places(self) -> Node:
-        """A tile with the iteration number that each lane computes."""
-        lanes = positions(self.var.dtype, self.count)
-        last = constant(self.count - 1, self.var.dtype)
-        return make("sub", (last, lanes)) if self.is_reversed else lanes
-
     def first(self, place: Node) -> Node | None:
         """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
         other index.
@@ -72,14 +65,11 @@ class Lanes:
         first = start_along(place, self.var, -1 if self.is_reversed else 1)
         if first is None:
             return None
-        return first.raised(1 - self.count if self.is_reversed else 0).node(place.dtype)
+        return (first.plus(1 - self.count) if self.is_reversed else first).node(place.dtype)
 
     def ascending(self, index: Node) -> Node | None:
-        """Returns an index as `start + iota` if it grows by 1 from lane to lane of a reversed loop.
-
-        None for other indices, and for loops that are not reversed.
-        """
-        if not self.is_reversed or not isinstance(index.type, TensorType) or index.tensor.rank:
+        """Returns a scalar index that grows by 1 from lane to lane as a tile; None for others."""
+        if not isinstance(index.type, TensorType) or index.tensor.rank:
             return None
         is_affine = all("extent" in term.attrs for term in index_of(index).terms)
         first = self.first(index) if is_affine else None

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 
 from stack.ir import ops
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import make, results_of
+from stack.ir.builder import constant, make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
-from stack.passes.steps.access import reshaped, spread_along, tile_type
+from stack.passes.steps.access import positions, reshaped, spread_along, tile_type
 from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
@@ -81,17 +81,18 @@ class Vectorize(LoopStep, name="vectorize"):
         memory = {edit.block.params[i] for i in padded}
         is_loop = edit.kernel.attrs["level"] == "loop"
         made = _LaneBuilder(
-            block.params[0], extent_of(loop), _goes_back(block), is_loop, memory, edit=edit
+            block.params[0],
+            extent_of(loop),
+            bool(running_totals(block)) and _goes_back(block),
+            is_loop,
+            memory,
+            edit=edit,
         )
         return made.loop(loop.args, block)
 
 
 def _goes_back(block: Block) -> bool:
-    """True if a loop with a running total (as in a scan) accesses memory from higher to lower
-    indices.
-    """
-    if not running_totals(block):
-        return False
+    """True if a loop accesses memory from higher to lower indices."""
     var = block.params[0]
     places = [
         access_parts(n)[0] for n in block.all_nodes if (is_load(n) or is_store(n)) and var in n.vars
@@ -113,7 +114,10 @@ class _LaneBuilder(Lanes):
     running: dict[Node, Node] = field(default_factory=dict[Node, Node])
 
     def __post_init__(self) -> None:
-        self.done.setdefault(self.var, self.places)
+        lanes = positions(self.var.dtype, self.count)
+        if self.is_reversed:
+            lanes = make("sub", (constant(self.count - 1, lanes.dtype), lanes))
+        self.done.setdefault(self.var, lanes)
         self.wide.add(self.var)
 
     def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
@@ -172,7 +176,8 @@ class _LaneBuilder(Lanes):
         elif is_load(node):
             self.done[node] = Access(node, self).load()
         else:
-            self.done[node] = self.ascending(node) or self._op(node, args)
+            upward = self.ascending(node) if self.is_reversed else None
+            self.done[node] = upward or self._op(node, args)
 
     def _running(self, node: Node) -> Node:
         """Builds the running totals of all lanes: a scan of the tile of contributions, plus the

@@ -338,9 +338,7 @@ class _Nest:
                     for i, memory in zip(mine, held, strict=True):
                         _, result, place = stored[i]
                         value = self.values.value(result, _at(result, place))
-                        at = [self.scope.number(d) for d in place]
-                        value = self.scope.cast(value, memory.dtype)
-                        made.append(self.scope.b.store(memory, value, *at))
+                        made.append(self.values.stored(memory, value, place))
                     return made
 
                 made = self._along(axes, [final[i] for i in mine], steps)

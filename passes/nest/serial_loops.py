@@ -42,17 +42,12 @@ def scan_nest(values: Scalars, node: Node, output: Node, along: Along, running: 
     def program(memories: Sequence[Node]) -> list[Node]:
         value = values.scope.cast(values.value(node.args[0], tuple(place)), dtype)
         first = constant(identity(kind, dtype), dtype)
-        at = [values.scope.number(d) for d in place]
-
-        def stored(memory: Node, total: Node) -> Node:
-            return values.scope.b.store(memory, values.scope.cast(total, memory.dtype), *at)
-
         if isinstance(walked, int):
-            return [stored(memories[0], value)]
+            return [values.stored(memories[0], value, place)]
         acc = values.scope.carried("acc", first.type)
         held = values.scope.carried("o", memories[0].type)
         total = values.scope.b.op(COMBINE[kind], [acc, value])
-        step = [total, stored(held, total)]
+        step = [total, values.stored(held, total, place)]
         return values.scope.loop(walked, [first, memories[0]], [acc, held], step)[1:]
 
     others = [d for a, d in enumerate(index) if a != axis]
@@ -87,9 +82,8 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
             guard = values.scope.both(guard, test)
 
     def copied(memories: Sequence[Node]) -> list[Node]:
-        return [
-            _store(values, memories[0], values.value(source, _at(places, target)), target, places)
-        ]
+        at = _at(places, target)
+        return [values.stored(memories[0], values.value(source, at), at)]
 
     def update(memories: Sequence[Node]) -> list[Node]:
         value = values.value(updates, _at(steps, given))
@@ -97,7 +91,7 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
         if kind != "set":
             there = values.element(memories[0], _at(found, target), guard)
             value = values.scope.b.op(kind, [there, value])
-        return [_store(values, memories[0], value, target, found, guard)]
+        return [values.stored(memories[0], value, _at(found, target), guard)]
 
     def program(memories: Sequence[Node]) -> list[Node]:
         copy = [places[n] for n in target if n not in around]
@@ -110,16 +104,3 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
 
 def _at(places: Mapping[str, Dim], names: Sequence[str]) -> Index:
     return tuple(places[n] for n in names)
-
-
-def _store(
-    values: Scalars,
-    memory: Node,
-    value: Node,
-    target: Sequence[str],
-    places: Mapping[str, Dim],
-    guard: Node | None = None,
-) -> Node:
-    at = [values.scope.number(places[n]) for n in target]
-    extra = [] if guard is None else [guard]
-    return values.scope.b.store(memory, values.scope.cast(value, memory.dtype), *at, *extra)

@@ -184,6 +184,14 @@ class Scalars:
         made = self.scope.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ()))
         return self.scope.cast(made, wide(made.dtype))
 
+    def stored(
+        self, memory: Node, value: Node, index: Iterable[Dim], guard: Node | None = None
+    ) -> Node:
+        """Stores a value at an index if the guard is true. Returns the memory after it."""
+        extra = [] if guard is None else [guard]
+        place = [self.scope.number(d) for d in index]
+        return self.scope.b.store(memory, self.scope.cast(value, memory.dtype), *place, *extra)
+
     def _elementwise(self, node: Node, index: Index, guard: Node | None) -> Steps:
         args: list[Node] = []
         for arg in node.args:

@@ -57,15 +57,15 @@ def follow(
     known: dict[Node, float],
     value_of: Callable[[Node, Mapping[Node, float]], float | None],
 ) -> None:
-    """Adds to `known` the nodes of a block, and of the loops in it, that `value_of` shows to be 0
-    or -inf at an element because nodes in `known` are.
+    """Adds to `known` the nodes of a block, and of the loops in it, whose value at an element
+    `value_of` finds from those in `known`.
     """
     for node in block.nodes:
         for inner in node.blocks:
             follow(inner, known, value_of)
         if node not in known and (node.blocks or not known.keys().isdisjoint(node.args)):
             value = value_of(node, known)
-            if value in (0.0, -math.inf):
+            if value is not None:
                 known[node] = value
 
 

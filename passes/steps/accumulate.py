@@ -29,11 +29,10 @@ from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import along, axes
+from stack.passes.steps.loops import along, axes, extent_of
 from stack.passes.steps.panels import BlockProduct, block_products, is_sliced, part
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
-from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu, Target
 
 

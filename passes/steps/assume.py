@@ -24,11 +24,10 @@ from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.bounds import bounds_in
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import held_like, is_serial, loops_along, why_no_axis
+from stack.passes.steps.loops import extent_of, held_like, is_serial, loops_along, why_no_axis
 from stack.passes.steps.mask_assumptions import MaskAssumptions, assumed
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 

@@ -33,10 +33,9 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
-from stack.passes.steps.loops import loops_along, stores_only, why_not_free
+from stack.passes.steps.loops import extent_of, loops_along, stores_only, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, states_of
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 

@@ -32,11 +32,10 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_constant, is_serial, loops_along, why_no_axis
+from stack.passes.steps.loops import extent_of, is_constant, is_serial, loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.online_masks import HidingMask, masks_of
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 CUT = "cut"

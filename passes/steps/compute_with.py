@@ -24,6 +24,7 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     axis_of,
     bodies,
+    extent_of,
     held_like,
     is_serial,
     loops_along,
@@ -32,7 +33,6 @@ from stack.passes.steps.loops import (
 )
 from stack.passes.steps.online import serial_like
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 

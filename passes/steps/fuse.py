@@ -20,10 +20,9 @@ from stack.ir.builder import constant, make
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import along, axis_of, inner_loop, loops_along, why_no_nest
+from stack.passes.steps.loops import along, axis_of, extent_of, inner_loop, loops_along, why_no_nest
 from stack.passes.steps.online import serial_like
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 

@@ -25,10 +25,16 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import along, axis_of, loops_along, stores_only, why_not_free
+from stack.passes.steps.loops import (
+    along,
+    axis_of,
+    extent_of,
+    loops_along,
+    stores_only,
+    why_not_free,
+)
 from stack.passes.steps.partition import part_of
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
 
 Tiles = dict[Node, Node]  # a load of a tile, and the tile in registers

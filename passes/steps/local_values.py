@@ -14,9 +14,8 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import axis_of, held_like
+from stack.passes.steps.loops import axis_of, extent_of, held_like
 from stack.passes.tiling.frame import static
-from stack.passes.tiling.loops import extent_of
 
 
 def why_not_kept(loop: Node, inner: Node, values: Sequence[Node]) -> str:

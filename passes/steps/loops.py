@@ -11,7 +11,8 @@ from stack.ir.equivalence import once_in
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
-from stack.passes.tiling.loops import Names, extent_of
+from stack.passes.tiling.loops import Names
+from stack.passes.tiling.loops import extent_of as extent_of
 
 
 class NestedLoop(NamedTuple):

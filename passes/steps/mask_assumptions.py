@@ -29,7 +29,8 @@ from stack.ir.traits import (
     shows,
     signs,
 )
-from stack.passes.steps.online import states_of, total_of
+from stack.passes.positions.visibility import follow
+from stack.passes.steps.online import State, states_of, total_of
 from stack.passes.steps.online_masks import hidden_value
 
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
@@ -71,7 +72,7 @@ def assumed(block: Block) -> MaskAssumptions | None:
     floors: dict[Node, float] = {}
     for select in block.all_nodes if states else ():
         side = _filled(select)
-        found = _Hidden(block, select, _number(select.args[side])).maxima if side else {}
+        found = _maxima(block, select, _number(select.args[side])) if side else {}
         if found:
             masks[select] = side
             for state, level in found.items():
@@ -96,72 +97,60 @@ def _number(node: Node) -> float:
     return float(number(node)) if is_number(node) else 0.0
 
 
-class _Hidden:
-    """Propagates, through the body of an online loop, what is known of each value at an element
-    that a large negative mask hides.
+def _maxima(block: Block, select: Node, fill: float) -> dict[Node, float]:
+    """Returns the maxima among the states of an online loop, each with the upper bound of what an
+    element adds to it that the mask `select` hides by the large negative number `fill`.
 
-    Attributes:
-        most: upper bounds of values, if each maximum is above half of what the element adds to it.
-        zero: values that are 0 then.
-        maxima: the maxima among the states, each with the upper bound of what the element adds to
-            it. Empty if the element would contribute to another state.
+    Empty if the element would contribute to another state. Follows the values through the body: to
+    upper bounds, if each maximum is above half of what the element adds to it, and to zeros.
     """
+    states = {s.new: s for s in states_of(block) or ()}
 
-    def __init__(self, block: Block, select: Node, fill: float) -> None:
-        self.states = {s.new: s for s in states_of(block) or ()}
-        self.most: dict[Node, float] = {select: fill}
-        self.zero: dict[Node, float] = {}
-        self.maxima: dict[Node, float] = {}
-        self._follow(block)
-        for new, state in self.states.items():
-            is_nothing = KIND_OF[new.op] == "sum" and state.part in self.zero
-            if new not in self.maxima and not is_nothing:
-                self.maxima = {}
-                return
-
-    def _follow(self, block: Block) -> None:
-        for node in block.nodes:
-            for inner in node.blocks:
-                self._follow(inner)
-            state = self.states.get(node)
-            if state is not None and KIND_OF[node.op] == "max":
-                if state.part in self.most:
-                    self.maxima[node] = self.most[state.part]
-                continue
-            bound = None if node in self.most else self._bound(node)
-            if bound is not None:
-                self.most[node] = bound
-            elif self._is_zero(node):
-                self.zero[node] = 0.0
-
-    def _is_zero(self, node: Node) -> bool:
-        if is_exponential(node):
-            return self.most.get(node.args[0], 0.0) <= UNDERFLOW
-        is_reached = node.blocks or not self.zero.keys().isdisjoint(node.args)
-        return bool(is_reached) and hidden_value(node, self.zero) == 0.0
-
-    def _bound(self, node: Node) -> float | None:
-        """Returns the upper bound of a value that those of its operands set; None for no bound."""
-        total = total_of(node) if is_loop(node) else None
-        if total is not None:
-            return self.most.get(total.part) if KIND_OF[total.new.op] == "max" else None
-        if shows(node) or (is_reduction(node) and node.attrs["kind"] == "max"):
-            return self.most.get(node.args[0])
-        if choice(node) is not None:
-            level = max(self.most.get(a, _number(a)) for a in node.args[1:])
-            return level if level < UNDERFLOW else None
-        if len(node.args) != 2:
+    def value(node: Node, known: Mapping[Node, float]) -> float | None:
+        if node in states:
             return None
-        (a, b), terms = node.args, signs(node)
-        if a in self.most and (multiplies(node) or divides(node)) and _is_positive(b):
-            return self.most[a] * (_number(b) if multiplies(node) else 1 / _number(b))
-        if a in self.most and terms == (1, -1) and _bound_of(b) in self.maxima:
-            return self.most[a] - self.maxima[_bound_of(b)] / 2
-        levels = (
-            self.most[x] for x, sign in zip((a, b), terms or ()) if x in self.most and sign > 0
-        )
-        level = next(levels, 0.0)
-        return level if level <= ABSORBS else None
+        bound = _bound(node, known, states)
+        if bound is not None:
+            return bound
+        if is_exponential(node):
+            return 0.0 if known.get(node.args[0], 0.0) <= UNDERFLOW else None
+        zeros = {n: level for n, level in known.items() if not level}
+        return 0.0 if hidden_value(node, zeros) == 0.0 else None
+
+    known = {select: fill}
+    follow(block, known, value)
+    found = {new: known.get(s.part, 0.0) for new, s in states.items() if KIND_OF[new.op] == "max"}
+    others = (s for s in states.values() if found.get(s.new, 0.0) >= 0)
+    is_nothing = all(KIND_OF[s.new.op] == "sum" and known.get(s.part) == 0.0 for s in others)
+    return found if is_nothing else {}
+
+
+def _bound(node: Node, known: Mapping[Node, float], states: Mapping[Node, State]) -> float | None:
+    """Returns the upper bound of a value that those of its operands set, the negative numbers in
+    `known`; None for no bound.
+    """
+    most = {n: known[n] for n in node.args if known.get(n, 0.0) < 0}
+    total = total_of(node) if is_loop(node) else None
+    if total is not None:
+        level = known.get(total.part, 0.0)
+        return level if KIND_OF[total.new.op] == "max" and level < 0 else None
+    if shows(node) or (is_reduction(node) and node.attrs["kind"] == "max"):
+        return most.get(node.args[0])
+    if choice(node) is not None:
+        level = max(most.get(a, _number(a)) for a in node.args[1:])
+        return level if level < UNDERFLOW else None
+    if len(node.args) != 2:
+        return None
+    (a, b), terms = node.args, signs(node)
+    if a in most and (multiplies(node) or divides(node)) and _is_positive(b):
+        return most[a] * (_number(b) if multiplies(node) else 1 / _number(b))
+    state = states.get(_bound_of(b))
+    added = known.get(state.part, 0.0) if state is not None else 0.0
+    if a in most and terms == (1, -1) and added < 0:
+        return most[a] - added / 2
+    levels = (most[x] for x, sign in zip((a, b), terms or ()) if x in most and sign > 0)
+    level = next(levels, 0.0)
+    return level if level <= ABSORBS else None
 
 
 def _is_positive(node: Node) -> bool:

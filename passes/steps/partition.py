@@ -30,11 +30,10 @@ from stack.ir.types import TensorType
 from stack.passes.steps.affine import place_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import is_condition
-from stack.passes.steps.loops import along, loops_along, why_not_free
+from stack.passes.steps.loops import along, extent_of, loops_along, why_not_free
 from stack.passes.steps.simplify import without_guards
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.unroll import MOST
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 

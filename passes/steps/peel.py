@@ -21,10 +21,9 @@ from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit, Visit
-from stack.passes.steps.loops import along, axes, axis_of, loops_along, why_not_free
+from stack.passes.steps.loops import along, axes, axis_of, extent_of, loops_along, why_not_free
 from stack.passes.steps.partition import part_of
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 LAST = ".last"  # the suffix of peeled axes

@@ -20,9 +20,8 @@ from stack.ir.node import Node
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
-from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.loops import extent_of, loops_along, why_not_free
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 

@@ -37,6 +37,7 @@ from stack.passes.steps.loops import (
     along,
     axes,
     bound_to,
+    extent_of,
     held_like,
     is_serial,
     loops_along,
@@ -44,7 +45,6 @@ from stack.passes.steps.loops import (
 )
 from stack.passes.steps.online import is_online, serial_like
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 TAILS = ("mask", "front", "peel", "overlap")

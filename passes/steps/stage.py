@@ -67,8 +67,8 @@ class Stage(Step, name="stage", only=Cpu):
             return
         if not all(map(is_serial, home.loops)):
             yield f"a loop that computes {self.value} is bound: stage it before"
-        known = {home.axis, *(loop.blocks[0].params[0] for loop in home.around)}
-        extra = [v for v in value.vars if "extent" in v.attrs and v not in known]
+        inside = {n.blocks[0].params[0] for n in home.block.all_nodes if is_loop(n)} - {home.axis}
+        extra = [v for v in value.vars if v in inside]
         if extra:
             yield f"{self.value} also depends on {extra[0].attrs['name']}"
 
@@ -120,14 +120,12 @@ class _Storage(NamedTuple):
 
     Attributes:
         block: the block.
-        around: the loops around the block, outermost first.
         axis: the variable of the loops that compute the value.
         first: the loop of the block that stores it; None if it needs a loop of its own.
         others: the loops of the block that load it, or in which it is loaded.
     """
 
     block: Block
-    around: tuple[Node, ...]
     axis: Node
     first: Node | None
     others: list[Node]
@@ -138,9 +136,10 @@ class _Storage(NamedTuple):
         return [*([] if self.first is None else [self.first]), *self.others]
 
 
-def _home(block: Block, value: Node, around: tuple[Node, ...] = ()) -> _Storage | None:
+def _home(block: Block, value: Node) -> _Storage | None:
     """Finds the outermost block in which a value can be stored for several loops; None if there is
-    none. `around`: the loops around the block."""
+    none.
+    """
     loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
     along = [(n, axis) for n in loops if (axis := _axis(n, value)) is not None]
     if along:
@@ -150,8 +149,8 @@ def _home(block: Block, value: Node, around: tuple[Node, ...] = ()) -> _Storage 
         if len(direct) > 1 or len(users) > len(direct):
             before = set(topological(direct[:1]))
             first = direct[0] if direct and before.isdisjoint(set(users) - {direct[0]}) else None
-            return _Storage(block, around, axis, first, [n for n in users if n is not first])
-    inner = (_home(b, value, (*around, n)) for n in block.nodes for b in n.blocks)
+            return _Storage(block, axis, first, [n for n in users if n is not first])
+    inner = (_home(b, value) for n in block.nodes for b in n.blocks)
     return next((found for found in inner if found is not None), None)
 
 

@@ -19,9 +19,8 @@ from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import axis_of, loops_along, why_not_free
+from stack.passes.steps.loops import axis_of, extent_of, loops_along, why_not_free
 from stack.passes.steps.step import LoopStep
-from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 MOST = 4096  # values; more code would not fit in the instruction cache

@@ -31,13 +31,12 @@ from stack.passes.steps.affine import start_along
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_totals
-from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.loops import extent_of, loops_along, why_not_free
 from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.steps.vector_access import Access, Lanes, spread_last
 from stack.passes.tiling.frame import static
-from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
 
 
@@ -142,12 +141,9 @@ class _LaneBuilder(Lanes):
         """Builds the final value of an accumulator: reduces the tile `part` over its lanes by `op`,
         and adds the initial value `first`.
         """
-        shape = self.shape(part)
-        whole = self.spread(part, shape)
+        whole = self.spread(part, self.shape(part))
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
-        if is_none(first, op):
-            return total
-        return make(op, (first, total))
+        return total if is_none(first, op) else make(op, (first, total))
 
     def _walk(self, block: Block) -> None:
         for node in block.nodes:

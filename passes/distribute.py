@@ -12,20 +12,22 @@ Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from stack.errors import VerifyError
-from stack.ir.builder import constant, make, rebuild_block, results_of
+from stack.ir.builder import constant, make, results_of
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.printer import print_node
 from stack.ir.traits import is_kernel, is_loop
 from stack.passes.control import BlockPass
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
 from stack.passes.steps.loops import along, is_serial
 from stack.passes.steps.online import identity_like
-from stack.passes.tiling.loops import Names, names_of
+from stack.passes.tiling.loops import Names
 from stack.rewrite.engine import replace
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
@@ -52,61 +54,40 @@ def distribute_kernel(kernel: Node) -> Node:
     if "warps" in kernel.attrs:
         lines = next((line for line in block.locs.values() if line), ())
         raise VerifyError("a kernel for a GPU has no loops of a CPU", print_node(kernel), lines)
-    attrs = {**kernel.attrs, "level": "loop"}
-    return Node("kernel", kernel.args, attrs, kernel.type, (sum_in_blocks(block),))
+    edit, numbers = Edit(kernel), count(1)
 
-
-def sum_in_blocks(block: Block) -> Block:
-    """Rewrites the body of a kernel: each serial loop that adds up many floats becomes nested
-    loops, which sum blocks of its iterations first, then these sums.
-    """
-    if not any(_long_sums(node) for _, node in walk(block)):
-        return block
-    return rebuild_block(block, _Blocks(names_of(block)).visit)
-
-
-class _Blocks:
-    def __init__(self, names: Names) -> None:
-        self.names = names
-        self.count = 0
-
-    def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        """Copies one node of the kernel with new operands and inner blocks. A loop with a long sum
-        becomes a loop over blocks of its iterations.
-        """
-        made = node.rebuilt(args, blocks=blocks)
+    def visit(_: Node, made: Node) -> Node:
         sums = _long_sums(made)
-        return self._split(node, args, blocks[0], sums, BLOCK) if sums else made
+        return _in_blocks(edit.names, numbers, made, sums, BLOCK) if sums else made
 
-    def _split(
-        self, node: Node, args: tuple[Node, ...], block: Block, sums: Collection[int], length: int
-    ) -> Node:
-        """Splits a loop with long sums into an outer loop over blocks, and an inner one over the
-        `length` iterations of each block.
-        """
-        index, *carried = block.params
-        extent = int(index.attrs["extent"])
-        count = -(-extent // length)
-        self.count += 1
-        own = self.names.own
-        outer = along(own(f"block{self.count}"), count, index)
-        names = [own(f"{c.attrs['name']}_b{self.count}") for c in carried]
-        held = [Node("var", (), {"name": n}, c.type) for n, c in zip(names, carried, strict=True)]
-        first = make("mul", (outer, constant(length, index.dtype)))
-        last = make("add", (first, constant(length, index.dtype)))
-        if extent % length:
-            last = make("min", (last, constant(extent, index.dtype)))
-        starts = [identity_like(block.results[i]) if i in sums else h for i, h in enumerate(held)]
-        attrs = {**node.attrs, "limited": True}
-        parts = results_of(Node("loop", (first, last, *starts), attrs, node.type, (block,)))
-        results = [
-            make("add", (h, p)) if i in sums else p
-            for i, (h, p) in enumerate(zip(held, parts, strict=True))
-        ]
-        over = Block((outer, *held), results)
-        if count < 2 * DEGREE:
-            return Node("loop", args, node.attrs, node.type, (over,))
-        return self._split(node, args, over, sums, DEGREE)
+    made = edit.everywhere(visit) if any(_long_sums(n) for _, n in walk(block)) else kernel
+    return made.rebuilt(attrs={**kernel.attrs, "level": "loop"})
+
+
+def _in_blocks(
+    names: Names, numbers: Iterator[int], loop: Node, sums: Collection[int], length: int
+) -> Node:
+    """Splits a loop with long sums into an outer loop over blocks, and an inner one over the
+    `length` iterations of each block; the outer one too, if it is long.
+    """
+    index, *carried = loop.blocks[0].params
+    extent, number = int(index.attrs["extent"]), next(numbers)
+    blocks = -(-extent // length)
+    outer = along(names.own(f"block{number}"), blocks, index)
+    own = [names.own(f"{c.attrs['name']}_b{number}") for c in carried]
+    held = [Node("var", (), {"name": n}, c.type) for n, c in zip(own, carried, strict=True)]
+    first = make("mul", (outer, constant(length, index.dtype)))
+    last = make("add", (first, constant(length, index.dtype)))
+    if extent % length:
+        last = make("min", (last, constant(extent, index.dtype)))
+    results = loop.blocks[0].results
+    starts = [identity_like(results[i]) if i in sums else h for i, h in enumerate(held)]
+    attrs = {**loop.attrs, "limited": True}
+    parts = results_of(Node("loop", (first, last, *starts), attrs, loop.type, loop.blocks))
+    pairs = enumerate(zip(held, parts, strict=True))
+    added = [make("add", pair) if i in sums else pair[1] for i, pair in pairs]
+    made = loop.rebuilt(blocks=[Block((outer, *held), added)])
+    return made if blocks < 2 * DEGREE else _in_blocks(names, numbers, made, sums, DEGREE)
 
 
 def _long_sums(node: Node) -> Collection[int]:

@@ -44,8 +44,7 @@ Then `Lowering` (`lower`) dispatches each node to one of these, which build its 
     Fma            matmuls of threads -> Operands, GlobalMemory
     Mma            matmuls of warps -> Operands, Values
     Warpgroup      matmuls of four warps -> Operands, Values
-    Planner        which operands a loop prefetches, how far ahead -> Instructions, Contiguity
-    Prefetch       builds that -> Planner, Operands, GlobalMemory
+    Prefetch       operands that a loop loads ahead -> Instructions, Operands, GlobalMemory
 
 Instructions prescribe the layouts of sums. The sums of one matmul are the left operand of the next
 without a move, as in flash attention. Shared memory that warpgroups read is swizzled: that is an

@@ -18,6 +18,7 @@ from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_attr
 from stack.passes.gpu_layout.values import Values
+from stack.passes.steps.loops import is_constant
 from stack.target.gpu_tuning import GpuLayouts
 
 
@@ -179,19 +180,13 @@ class GlobalMemory:
             at = axis - (memory.rank - tile.rank)
             if at >= 0 and size_of(tile, at) > 1:
                 steps = self.tiles.index(layout, at, start.dtype)
-                i = steps if _is_zero(start) else self.tiles.apply("add", i, steps)
-            size = size_of(memory, axis)
-            if node.attrs.get("clip") and self._may_pass(start, tile, at, size):
+                i = steps if is_constant(start, 0) else self.tiles.apply("add", i, steps)
+            size, extent = size_of(memory, axis), size_of(tile, at) if at >= 0 else 1
+            may_pass = self.contiguity.integers.may_pass(start, extent, size)
+            if node.attrs.get("clip") and may_pass:
                 test = self._both(test, self.tiles.apply("lt", i, size))
             found.append(i)
         return Access(found, test, other)
-
-    def _may_pass(self, start: Node, tile: TensorType, at: int, size: int) -> bool:
-        """True if a block that starts at index `start` may extend past the end of an axis of
-        memory, which has `size` elements. `at` is the axis in the tile, negative if the tile does
-        not have it."""
-        extent = size_of(tile, at) if at >= 0 else 1
-        return self.contiguity.integers.may_pass(start, extent, size)
 
     def _both(self, first: ThreadValue | None, second: ThreadValue) -> ThreadValue:
         return second if first is None else self.tiles.apply("and", first, second)
@@ -223,10 +218,6 @@ class GlobalMemory:
 def _attrs(node: Node, vector: int) -> dict[str, object]:
     evict = {k: v for k, v in node.attrs.items() if k == "evict"}
     return {**evict, **vector_attr(vector)}
-
-
-def _is_zero(node: Node) -> bool:
-    return node.op == "const" and not node.attrs["value"].array.any()
 
 
 def _first_lane(share: Share) -> int:

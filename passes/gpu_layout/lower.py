@@ -24,7 +24,7 @@ from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.mma import Fma, Mma, Warpgroup
 from stack.passes.gpu_layout.movement import Movement
 from stack.passes.gpu_layout.operands import Operands
-from stack.passes.gpu_layout.prefetch import Plan, Planner, Prefetch
+from stack.passes.gpu_layout.prefetch import Plan, Prefetch
 from stack.passes.gpu_layout.reductions import Reductions, Scan
 from stack.passes.gpu_layout.share import Layout, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
@@ -72,8 +72,9 @@ class Lowering:
         self.warpgroup = Warpgroup(tiles, values, operands)
         self.fma = Fma(tiles, shared, self.memory, operands, attributes.is_direct, gpu.layouts)
         self.mma = Mma(tiles, values, operands)
-        self.planner = Planner(self.instructions, contiguity, attributes.stages, gpu)
-        self.prefetch = Prefetch(tiles, shared, self.memory, operands, self.planner)
+        self.prefetch = Prefetch(
+            tiles, self.memory, operands, self.instructions, attributes.stages, gpu
+        )
 
         self.results: dict[Node, list[ThreadValue]] = {}  # of loops
         self.fused = set(self.instructions.accumulations.values())  # matmuls built by an addition
@@ -175,7 +176,7 @@ class Lowering:
             params.append(Node("var", (), param.attrs, start.node.type))
             self.values.define(param, ThreadValue(params[-1], start.layout))
         bounds = [self.shared.uniform(self.values.scalar(v)) for v in limits]
-        plan = self.planner.plan(body) if node.attrs["kind"] == "serial" else Plan()
+        plan = self.prefetch.plan(body) if node.attrs["kind"] == "serial" else Plan()
         rings = self.prefetch.start(plan, index, bounds, self.around)
         self.overlapped.update(plan.overlapped)
         self.around.append(index)

@@ -18,12 +18,12 @@ from stack.ir.traits import contractions, is_contraction, is_input
 from stack.ir.types import I32
 from stack.ir.warp_ops import COPIES, VECTOR_BYTES
 from stack.passes.gpu_layout.builder import ThreadBuilder
-from stack.passes.gpu_layout.contiguity import Contiguity, sizes_of
+from stack.passes.gpu_layout.contiguity import sizes_of
 from stack.passes.gpu_layout.global_memory import GlobalMemory
 from stack.passes.gpu_layout.instruction_layouts import Instructions, Matmul, swizzle_of
 from stack.passes.gpu_layout.operands import Operands, StagedMatrix
 from stack.passes.gpu_layout.share import ThreadValue
-from stack.passes.gpu_layout.shared_memory import SharedMemory, padding
+from stack.passes.gpu_layout.shared_memory import padding
 from stack.target import Gpu
 
 
@@ -46,15 +46,32 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Planner:
-    """Builds the plans of one kernel.
+class RingBuffers:
+    """The shared memory of the operands that a loop prefetches, at three points of the program.
+
+    Attributes:
+        before: before the loop, after the first copies were started.
+        carried: at the start of an iteration.
+        after: after an iteration started its copies.
+    """
+
+    before: Sequence[Node] = ()
+    carried: Sequence[Node] = ()
+    after: Sequence[Node] = ()
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """Plans and builds the copies of the loops of one kernel.
 
     Attributes:
         stages: iterations whose operands are in shared memory at the same time, at most.
     """
 
+    tiles: ThreadBuilder
+    memory: GlobalMemory
+    operands: Operands
     instructions: Instructions
-    contiguity: Contiguity
     stages: int
     gpu: Gpu
 
@@ -98,7 +115,7 @@ class Planner:
 
     def _copy_bytes(self, load: Node) -> int:
         """Returns how many bytes one asynchronous copy instruction moves for a load."""
-        return min(VECTOR_BYTES, self.contiguity.vectors(load)[-1] * load.dtype.bytes)
+        return min(VECTOR_BYTES, self.memory.contiguity.vectors(load)[-1] * load.dtype.bytes)
 
     def _overlapped(self, block: Block, loads: Sequence[Node]) -> dict[Node, int]:
         """Returns the sums of a loop's warpgroup matmuls, if only the next iteration needs all of
@@ -129,32 +146,6 @@ class Planner:
 
     def _slot_bytes(self, load: Node) -> int:
         return sizes_of(load.tensor)[0] * self.row(load)[0] * load.dtype.bytes
-
-
-@dataclass(frozen=True)
-class RingBuffers:
-    """The shared memory of the operands that a loop prefetches, at three points of the program.
-
-    Attributes:
-        before: before the loop, after the first copies were started.
-        carried: at the start of an iteration.
-        after: after an iteration started its copies.
-    """
-
-    before: Sequence[Node] = ()
-    carried: Sequence[Node] = ()
-    after: Sequence[Node] = ()
-
-
-@dataclass(frozen=True)
-class Prefetch:
-    """Builds the copies of the loops of one kernel."""
-
-    tiles: ThreadBuilder
-    shared: SharedMemory
-    memory: GlobalMemory
-    operands: Operands
-    planner: Planner
 
     def start(
         self, plan: Plan, index: Node, limits: Sequence[Node], around: Sequence[Node]
@@ -200,8 +191,8 @@ class Prefetch:
         the rows.
         """
         rows = slots * sizes_of(load.tensor)[0]
-        pitch, swizzle = self.planner.row(load)
-        return self.shared.alloc(load.dtype, rows, pitch, inside=around, swizzle=swizzle)
+        pitch, swizzle = self.row(load)
+        return self.memory.shared.alloc(load.dtype, rows, pitch, inside=around, swizzle=swizzle)
 
     def _wait(self, memories: Sequence[Node], pending: int) -> list[Node]:
         """Waits until all groups of asynchronous copies have arrived, except for the newest

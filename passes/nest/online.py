@@ -118,7 +118,7 @@ class Online:
         depends: dict[Asked, frozenset[Node]] = {}  # loops around all results that read a state
         for result, index in wanted:
             asked = self._asked(result, index)
-            around = frozenset(v for a in asked for v in self._vars(a))
+            around = frozenset(v for a in asked for v in self.scope.vars_of(*a[1:]))
             depends |= {a: depends.get(a, around) & around for a in asked}
         groups: dict[frozenset[Node], list[Asked]] = {}
         for asked, around in depends.items():
@@ -149,14 +149,6 @@ class Online:
 
         self.values.fork({s: given(s) for s in self.states}).value(result, index)
         return list(found)
-
-    def _vars(self, asked: Asked) -> frozenset[Node]:
-        """Returns the loop variables on which the index of a state, and the condition under which
-        it is read, depend.
-        """
-        _, index, guard = asked
-        found = frozenset(v for name in names_in(index) for v in self.scope.variables[name].vars)
-        return found if guard is None else found | guard.vars
 
     def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
         """Builds a loop over the streamed axis that computes the states `asked`, in the loops over

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stack.ir.builder import Builder, constant
-from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, symbol
+from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts
 from stack.ir.types import DType, TensorType, Type
@@ -53,6 +53,12 @@ class Scope:
     def variable(self, place: Dim) -> Node | None:
         """Returns the loop variable node of an axis; None for an axis of extent 1."""
         return None if isinstance(place, int) else self.variables[str(place)]
+
+    def vars_of(self, index: Iterable[Dim], guard: Node | None) -> frozenset[Node]:
+        """Returns the loop variables on which an index and the condition of its use depend."""
+        names = {s.name for d in index for s in symbols(d)}
+        found = frozenset(v for name in names for v in self.variables[name].vars)
+        return found if guard is None else found | guard.vars
 
     def carried(self, hint: str, type_: Type) -> Node:
         """Creates a variable for a loop-carried value."""

@@ -13,7 +13,7 @@ from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.contraction import contraction
-from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
+from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul
 from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.space import identity
 from stack.ir.traits import (
@@ -318,9 +318,7 @@ class Scalars:
         The element must not be computed inside of that loop: its index, or the guard under which
         it is needed, would use the loop's variable.
         """
-        variables = self.scope.variables
-        outside = {v for d in index for s in symbols(d) for v in variables[s.name].vars}
-        outside |= set() if guard is None else guard.vars
+        variables, outside = self.scope.variables, self.scope.vars_of(index, guard)
         return next((a for a in known if a is not None and variables[str(a)] not in outside), None)
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:

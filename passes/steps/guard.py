@@ -59,7 +59,7 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
         )
         if states is not None:
             return Block(new.params, states)
-        readers = _readers(new)
+        readers = Counter(a for n in new.all_nodes for a in n.args)
         results = [
             edit.note(result, _carried(edit, held, result, test, readers))
             if start in totals and before not in running and not _goes_on(held, result)
@@ -83,11 +83,6 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
         return masked(made, test)
 
     return body(block, edit.rewritten(block, visit), block.params[1:], online)
-
-
-def _readers(block: Block) -> Mapping[Node, int]:
-    """Counts the nodes of a loop's body that read a value."""
-    return Counter(a for n in block.all_nodes for a in n.args)
 
 
 def why_no_totals(loop: Node, running: bool = False) -> str:

@@ -17,7 +17,16 @@ from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_load, is_loop, is_memory, is_store, multiplies, repeats
+from stack.ir.traits import (
+    converts,
+    is_load,
+    is_loop,
+    is_memory,
+    is_store,
+    multiplies,
+    repeats,
+    unconverted,
+)
 from stack.ir.types import holds_all
 from stack.passes.steps.access import positions
 from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along
@@ -99,9 +108,7 @@ def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
         return None
     (store,) = block.results
     index, mask, _ = access_parts(store)
-    sums = store.args[1]
-    while converts(sums):
-        (sums,) = sums.args
+    sums = unconverted(store.args[1])
     if [n for n in block.nodes if is_loop(n)] != [sums] or store.args[0] is not held[0]:
         return None
     if mask is not None or any(place.tensor.rank for place in index):

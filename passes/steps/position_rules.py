@@ -149,10 +149,10 @@ def iteration_counts(loop: Node) -> Node | None:
     axis, *held = block.params
     begins = dict(zip(held, starts, strict=True))
     states = states_of(block) or []
-    count = next((s for s in states if _counts(s, begins[s.held], axis)), None)
-    if limits or count is None:
+    counted = {s: test for s in states if (test := _counted(s, begins[s.held], axis)) is not None}
+    if limits or not counted:
         return None
-    test = _test(count)
+    count, test = next(iter(counted.items()))
     readers = [s for s in states if s is not count and count.held in topological([s.new])]
     masks = [n for n in block.nodes if (own := choice(n)) and repeated(own.test) is test]
     tests = {n.shape: n.args[0] for n in masks}
@@ -173,19 +173,16 @@ def iteration_counts(loop: Node) -> Node | None:
     return in_order(loop, found)
 
 
-def _counts(state: State, start: Node, axis: Node) -> bool:
-    """True if a state counts the elements before an end, and positions grow along `axis`."""
+def _counted(state: State, start: Node, axis: Node) -> Node | None:
+    """Returns the test of a state that counts the elements before an end, if positions grow along
+    `axis`; None for other states.
+    """
     own = choice(repeated(state.part))
     if not (own and KIND_OF[state.new.op] == "sum" and state.kept is state.held):
-        return False
+        return None
     test = repeated(own.test)
     is_one = is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)
     if not (is_one and state.new.dtype.name in ("f32", "f64") and is_none(start, state.new.op)):
-        return False
-    return test.op == "lt" and grows(repeated(test.args[0]), axis) and axis not in test.args[1].vars
-
-
-def _test(state: State) -> Node:
-    own = choice(repeated(state.part))
-    assert own is not None, "it counts elements"
-    return repeated(own.test)
+        return None
+    is_limit = test.op == "lt" and axis not in test.args[1].vars
+    return test if is_limit and grows(repeated(test.args[0]), axis) else None

@@ -33,6 +33,7 @@ from stack.ir.traits import (
     is_reduction,
     multiplies,
     repeats,
+    unconverted,
 )
 from stack.ir.types import holds_all
 from stack.ir.warp_ops import MATRIX
@@ -204,8 +205,7 @@ def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
     """True if a tile is 0 along `axis` where the condition `test` is false, because its load has
     that mask or the same bounds check.
     """
-    while converts(value):
-        (value,) = value.args
+    value = unconverted(value)
     if not is_load(value):
         return False
     index, mask, other, tile = parts_of(value)

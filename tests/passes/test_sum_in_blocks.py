@@ -11,7 +11,7 @@ from kernel_cases import program
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.builder import rebuild
 from stack.ir.cost import total
-from stack.passes.distribute import distribute_kernel, sum_in_blocks
+from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 
@@ -52,7 +52,7 @@ def blocked(text: str) -> Func:
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[object, ...]) -> Node:
         if node.op != "kernel":
             return node
-        return Node(node.op, args, node.attrs, node.type, (sum_in_blocks(node.blocks[0]),))
+        return distribute_kernel(node)
 
     made = rebuild(parse(HEAD + text + TAIL), visit)
     verify(made)

@@ -31,9 +31,7 @@ class ThreadBuilder:
         return self._names.numbered(hint)
 
     def type_of(self, dtype: DType, layout: Layout) -> TensorType:
-        """Returns the loop-level type of a tile in a layout: with axes for warps, lanes and
-        registers.
-        """
+        """Returns the loop-level type of a tile in a layout: warps, lanes, registers."""
         shape = (self.warps, WARP, *(s.registers for s in layout))
         return TensorType(dtype, shape, "tile")
 
@@ -52,17 +50,13 @@ class ThreadBuilder:
         return ThreadValue(self.b.op(name, args, attrs, hint=type_), layout)
 
     def apply(self, op: str, *args: ThreadValue | int) -> ThreadValue:
-        """Builds an elementwise op of values that are in the same layout; integers become
-        constants.
-        """
+        """Builds an elementwise op of values in one layout; integers become constants."""
         first = next(a for a in args if isinstance(a, ThreadValue) and not a.is_uniform)
         nodes = [a.node if isinstance(a, ThreadValue) else constant(a, first.dtype) for a in args]
         return ThreadValue(self.b.op(op, nodes), first.layout)
 
     def elementwise(self, node: Node, args: Sequence[ThreadValue], layout: Layout) -> ThreadValue:
-        """Builds the elementwise op of a tile-level node from the values of its operands: tiles in
-        `layout`, or scalars.
-        """
+        """Builds an elementwise op on threads, from tiles in `layout` or scalars."""
         nodes = [
             a.node if a.is_uniform or a.layout == layout else self.broadcast(a, (), layout).node
             for a in args
@@ -95,15 +89,11 @@ class ThreadBuilder:
         return self.broadcast(ThreadValue(constant(value, dtype)), (), layout)
 
     def per_thread(self, value: ThreadValue) -> ThreadValue:
-        """Converts a uniform scalar, one number for the thread block, to one number for each
-        thread.
-        """
+        """Converts one number for the thread block to one number for each thread."""
         return self.broadcast(value, (), ()) if value.is_uniform else value
 
     def reshape(self, value: ThreadValue, layout: Layout) -> ThreadValue:
-        """Reshapes a tile to another layout in which each thread has the same elements in the same
-        registers.
-        """
+        """Reshapes a tile to another layout; each thread keeps its elements in order."""
         type_ = self.type_of(value.dtype, layout)
         return ThreadValue(self.b.reshape(value.node, type=type_), layout)
 
@@ -145,15 +135,11 @@ class ThreadBuilder:
         return self.sum(parts) if parts else self.full(0, dtype, (share,))
 
     def terms(self, weighted: Iterable[tuple[Digit, int]]) -> list[ThreadValue]:
-        """Builds, in each thread, the terms digit * weight for those digits of an index that are
-        bits of the thread number.
-        """
+        """Builds digit * weight for digits of an index that are bits of the thread number."""
         return [self.scaled(self.digit(digit), weight) for digit, weight in weighted]
 
     def digit(self, digit: Digit, dtype: DType = I32) -> ThreadValue:
-        """Builds the value, in each thread, of a digit of an index that is some bits of the thread
-        number.
-        """
+        """Builds a digit of an index that is some bits of the thread number."""
         axis, count = (0, self.warps) if digit.of_warps else (1, WARP)
         stride = digit.stride // WARP if digit.of_warps else digit.stride
         return self._digit_of(self._iota(axis, dtype), stride, digit.count, count)
@@ -162,9 +148,7 @@ class ThreadBuilder:
         return ThreadValue(self.b.iota(axis=axis, type=self.type_of(dtype, layout)), layout)
 
     def _digit_of(self, number: ThreadValue, stride: int, count: int, end: int) -> ThreadValue:
-        """Extracts a digit from a number below `end`: `number // stride % count`, without the
-        remainder if it is not needed.
-        """
+        """Extracts a digit from a number below `end`: `number // stride % count`."""
         if stride > 1:
             number = self.apply("div", number, stride)
         return self.apply("rem", number, count) if stride * count < end else number

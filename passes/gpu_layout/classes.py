@@ -58,9 +58,7 @@ class DimClasses:
         return [d for i in range(node.tensor.rank) if (d := (node, i)) in self.root]
 
     def is_cheap(self, node: Node) -> bool:
-        """True for scalars, and for tiles of indices or masks, which each use may recompute in the
-        layout that it needs.
-        """
+        """True for scalars, and for indices and masks, which each use may recompute."""
         if node not in self.cheap:
             self.cheap[node] = self._is_cheap(node)
         return self.cheap[node]

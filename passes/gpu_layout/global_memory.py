@@ -51,9 +51,7 @@ class GlobalMemory:
     # ---- loads
 
     def load(self, node: Node, layout: Layout) -> ThreadValue:
-        """Builds the load of a tile from global memory in a layout; of a single number if the load
-        has no axes.
-        """
+        """Builds the load of a tile in a layout, or of a single number."""
         if not is_tile(node):
             return self._load_number(node)
         vectors = self.contiguity.vectors(node)
@@ -63,9 +61,7 @@ class GlobalMemory:
         return self.shared.converted(made, layout)
 
     def read(self, node: Node, layout: Layout, axis: int, vector: int) -> ThreadValue:
-        """Builds the load of a tile in a layout, with instructions that each move `vector`
-        neighbours along one axis.
-        """
+        """Builds the load of a tile in a layout, as vectors along one axis."""
         access = self._access(node, layout)
         order = _with_last(len(layout), axis)
         args = [self.values.memory(node.args[0]), *self._transposed(access, order)]
@@ -90,9 +86,7 @@ class GlobalMemory:
     # ---- stores
 
     def store(self, node: Node) -> Node:
-        """Builds the store of a tile, in which one thread writes each element. Returns the memory
-        after it.
-        """
+        """Builds the store of a tile, one thread for each element. Returns the memory."""
         value = node.args[1]
         if not is_tile(value):
             return self._store_number(node)
@@ -129,9 +123,7 @@ class GlobalMemory:
         return self.tiles.b.op("store", [memory, *nodes], {})
 
     def _has_partial_sectors(self, value: Node, own: Layout, vectors: Sequence[int]) -> bool:
-        """True if storing a large tile in its own layout would write memory in pieces smaller than
-        a sector, the unit in which the GPU writes.
-        """
+        """True if storing a large tile in its own layout writes less than sectors."""
         axis = max(range(len(vectors)), key=lambda i: vectors[i])
         lanes = prod(d.count for d in own[axis].digits if d.of_lanes)
         vector = min(vectors[axis], own[axis].vector)
@@ -165,9 +157,7 @@ class GlobalMemory:
     # ---- indices and masks
 
     def _access(self, node: Node, layout: Layout) -> Access:
-        """Builds the indices and the mask with which threads execute a load or store, for each
-        element in `layout`.
-        """
+        """Builds the indices and the mask of a load or store for each element in `layout`."""
         tile = tile_of(node).tensor
         index, mask, other = access_parts(node)
         test = None if mask is None else self._spread(mask, layout)
@@ -197,9 +187,7 @@ class GlobalMemory:
         return value if value.layout else self.tiles.broadcast(value, (), layout)
 
     def _transposed(self, access: Access, order: Sequence[int]) -> list[Node]:
-        """Returns the indices and the mask of an access, with the axes of its tile in the order
-        `order`.
-        """
+        """Returns the indices and the mask of an access, with axes in another order."""
         parts = [*access.index, *([] if access.mask is None else [access.mask])]
         return [self.tiles.transpose(p, order).node for p in parts]
 
@@ -221,15 +209,12 @@ def _attrs(node: Node, vector: int) -> dict[str, object]:
 
 
 def _first_lane(share: Share) -> int:
-    """Returns the smallest lane whose index along an axis differs from that of lane 0; 0 if there
-    is none."""
+    """Returns the smallest lane with another index than lane 0; 0 if there is none."""
     return min((d.stride for d in share.digits if d.of_lanes), default=0)
 
 
 def _vector_axis(layout: Layout, vectors: Sequence[int]) -> int:
-    """Returns the axis of a tile along which one access can move the most neighbours; the last such
-    axis.
-    """
+    """Returns the last of the axes along which one access moves the most neighbours."""
     widths = [min(v, s.vector) for v, s in zip(vectors, layout, strict=True)]
     return max(range(len(layout)), key=lambda i: (widths[i], i))
 

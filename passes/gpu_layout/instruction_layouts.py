@@ -111,9 +111,7 @@ def depth_share(depth: int) -> Share:
 
 
 def right_share(columns: Share) -> Share:
-    """Returns how the columns of the right operand are distributed over threads, from `columns`,
-    their distribution in the sums.
-    """
+    """Returns the share of columns of the right operand, from their share in the sums."""
     return share_of((8, 4), *((d.count, d.stride) for d in columns.digits[2:]))
 
 
@@ -144,9 +142,7 @@ def swizzle_of(row_bytes: int) -> int:
 
 
 def fma_layout(matmul: Matmul, attributes: Attributes) -> Layout:
-    """Returns the layout of the sums of a matmul that threads compute by multiply-adds; empty if
-    there are fewer sums than threads.
-    """
+    """Returns the layout of sums by multiply-adds; empty for fewer sums than threads."""
     extents = matmul.rows, matmul.columns
     if attributes.lanes:
         warps = attributes.warps

@@ -98,9 +98,7 @@ class Layouts:
         return tuple(share_of(*d, (rest, 0)) for d, rest in zip(digits, left, strict=True))
 
     def _choose(self, node: Node) -> None:
-        """Chooses the distribution over threads for those dims of a tile whose equivalence classes
-        have none yet.
-        """
+        """Chooses shares for the dims of a tile whose classes have none yet."""
         dims = [self.classes.of(d) for d in self.classes.dims(node)]
         known = [self.shares[d] for d in dims if d in self.shares]
         left = [d for d in dims if d not in self.shares]

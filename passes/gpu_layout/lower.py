@@ -82,9 +82,7 @@ class Lowering:
         self.around: list[Node] = []  # the indices of the enclosing loops
 
     def lowered(self) -> Block:
-        """Returns the body of the kernel at the loop level. Raises CannotDistribute if threads
-        cannot compute it.
-        """
+        """Returns the body of the kernel at the loop level. Raises CannotDistribute."""
         self._nodes(self.block)
         results = [self.values.memory(r) for r in self.block.results]
         return self.tiles.b.block(self.block.params, results)

@@ -58,9 +58,7 @@ class Movement:
         return self.tiles.sum(map(self.tiles.scaled, indices, strides_of(tile)))
 
     def gather(self, node: Node, layout: Layout) -> ThreadValue:
-        """Builds a gather from a vector at computed indices: the vector is stored in shared memory,
-        and each thread loads its elements.
-        """
+        """Builds a gather from a vector, through shared memory."""
         source, index = node.args
         if source.tensor.rank != 1:
             raise CannotDistribute("a gather from more than one axis")

@@ -32,9 +32,7 @@ class Operands:
     _swizzled: dict[Node, StagedMatrix] = field(default_factory=dict, init=False)
 
     def add_prefetched(self, load: Node, staged: StagedMatrix) -> None:
-        """Records that a loop has prefetched a tile to the shared memory `staged`, so that the load
-        of it is not built again.
-        """
+        """Records that a loop prefetches a tile, so that its load is not built again."""
         self._prefetched[load] = staged
 
     def is_prefetched(self, node: Node) -> bool:

@@ -76,9 +76,7 @@ class Prefetch:
     gpu: Gpu
 
     def plan(self, block: Block) -> Plan:
-        """Decides which operands a loop prefetches, from its body. The plan has no operands if the
-        loop runs once or shared memory is too small.
-        """
+        """Decides which operands a loop prefetches: none without room in shared memory."""
         loads = self._loads(block)
         if not loads:
             return Plan()
@@ -187,19 +185,13 @@ class Prefetch:
         return RingBuffers(memories, carried, after)
 
     def _alloc(self, load: Node, slots: int, around: Sequence[Node]) -> Node:
-        """Allocates shared memory with `slots` copies of the tile that `load` reads, stacked along
-        the rows.
-        """
+        """Allocates shared memory for `slots` copies of a tile, stacked along the rows."""
         rows = slots * sizes_of(load.tensor)[0]
         pitch, swizzle = self.row(load)
         return self.memory.shared.alloc(load.dtype, rows, pitch, inside=around, swizzle=swizzle)
 
     def _wait(self, memories: Sequence[Node], pending: int) -> list[Node]:
-        """Waits until all groups of asynchronous copies have arrived, except for the newest
-        `pending` ones.
-
-        Returns the memories after that.
-        """
+        """Waits for all but the newest `pending` groups of copies. Returns the memories."""
         made = self.tiles.b.op("async_wait", memories, {"pending": pending})
         if len(memories) == 1:
             return [made]

@@ -49,9 +49,7 @@ class Reductions:
         return ThreadValue(self.tiles.b.reduce(value.node, kind=kind, axes=over), rest)
 
     def across_lanes(self, value: ThreadValue, kind: str, digit: Digit) -> ThreadValue:
-        """Reduces over the lanes of a warp whose numbers differ only in the bits `digit`; each of
-        these lanes gets the result.
-        """
+        """Reduces over lanes whose numbers differ only in a digit; each gets the result."""
         step = digit.stride * digit.count // 2
         while step >= digit.stride:
             other = self.tiles.b.shuffle(value.node, kind="xor", by=step)
@@ -163,9 +161,7 @@ class Scan:
     def _shifted(
         self, value: ThreadValue, number: ThreadValue, digit: Digit, step: int
     ) -> ThreadValue:
-        """Returns for each thread the value of the thread whose digit is smaller by `step`; the
-        identity of the scan if there is none.
-        """
+        """Returns the value of the thread whose digit is smaller by `step`, or the identity."""
         side = "down" if self.reverse else "up"
         other = self.tiles.b.shuffle(value.node, kind=side, by=step * digit.stride)
         if self.reverse:

@@ -131,7 +131,5 @@ def _continues(low: Digit, stride: int) -> bool:
 
 
 def bits_of(layout: Sequence[Share]) -> int:
-    """Returns the bits of the thread number that the index along any axis of a layout depends on,
-    as a mask.
-    """
+    """Returns the bits of the thread number that indices of a layout depend on, as a mask."""
     return reduce(lambda found, share: found | share.bits, layout, 0)

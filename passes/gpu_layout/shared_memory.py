@@ -46,9 +46,7 @@ class SharedMemory:
         return value if value.layout == layout else self.loaded(self.stored(value), layout)
 
     def stored(self, value: ThreadValue, is_swizzled: bool = False) -> Node:
-        """Stores a tile in newly allocated shared memory, with rows padded or swizzled against bank
-        conflicts. Returns the memory.
-        """
+        """Stores a tile in new shared memory, padded or swizzled. Returns the memory."""
         sizes = [s.size for s in value.layout]
         swizzle = swizzle_of(sizes[-1] * value.dtype.bytes) if is_swizzled else 0
         if len(sizes) > 1 and not swizzle:
@@ -63,9 +61,7 @@ class SharedMemory:
         return self.read(memory, self.tiles.indices(layout), layout, vector)
 
     def write(self, memory: Node, value: ThreadValue, index: Index, vector: int = 1) -> Node:
-        """Lets each thread store its elements of a value at the indices `index`. Returns the memory
-        after it.
-        """
+        """Builds the store of a value at the indices `index`. Returns the memory."""
         args = [memory, value.node, *(i.node for i in index)]
         return self.tiles.b.op("store", args, vector_attr(vector))
 
@@ -87,9 +83,7 @@ class SharedMemory:
 
 
 def padding(dtype: DType) -> int:
-    """Returns how many elements to append to each row in shared memory, so that the elements of a
-    column are in different banks.
-    """
+    """Returns the elements to append to each row, against bank conflicts of columns."""
     return max(1, VECTOR_BYTES // dtype.bytes)
 
 

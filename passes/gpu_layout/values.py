@@ -46,14 +46,11 @@ class Values:
             self.tiles.b.locs.setdefault(made, self.block.locs[node])
 
     def memory(self, node: Node) -> Node:
-        """Returns the memory of the lowered kernel that replaces `node`, a memory of the tile-level
-        kernel."""
+        """Returns the memory that replaces a memory of the tile-level kernel."""
         return self.scalar(node).node
 
     def scalar(self, node: Node) -> ThreadValue:
-        """Returns the thread-level value that was built for a scalar node of the kernel; the node
-        itself if none was built.
-        """
+        """Returns what was built for a scalar node; the node itself if nothing was."""
         return self._built.get(node) or ThreadValue(node)
 
     def operand(self, node: Node, layout: Layout) -> ThreadValue:
@@ -82,9 +79,7 @@ class Values:
         return self._tiles[node, layout]
 
     def computed(self, node: Node, layout: Layout) -> ThreadValue:
-        """Builds an iota, a broadcast or an elementwise op in a layout, from operands in the
-        layouts that this requires.
-        """
+        """Builds an iota, a broadcast or an elementwise op in a layout."""
         if node.op == "iota":
             return self.tiles.index(layout, int(node.attrs["axis"]), node.dtype)
         args = [self.operand(*o) for o in _operands(node, layout)]

@@ -319,11 +319,7 @@ class _Nest:
     def _stores(
         self, kept: Sequence[Dim], inner: Sequence[Dim], stored: Sequence[tuple[Node, Node, Index]]
     ) -> list[Node]:
-        """Builds the loops over the parallel axes, and inside those over the reduction axes.
-
-        Returns:
-            The final versions of the outputs.
-        """
+        """Builds the loops of a loop space. Returns the outputs after them."""
         groups: dict[tuple[Dim, ...], list[int]] = {}  # results by their reduction axes
         for i, (_, _, place) in enumerate(stored):
             used = {s.name for d in place for s in symbols(d)}

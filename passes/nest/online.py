@@ -205,9 +205,7 @@ class _Iteration:
         self.values = online.values.fork(given)
 
     def old(self, number: int, index: Index, guard: Node | None) -> Node:
-        """Returns the variable that carries state `number` at an index: its value before the
-        iteration.
-        """
+        """Returns the variable that carries state `number` at an index."""
         key = number, index, self._guard(guard)
         if key not in self.olds:
             dtype = wide(self.online.states[number].dtype)
@@ -215,9 +213,7 @@ class _Iteration:
         return self.olds[key]
 
     def new(self, number: int, index: Index, guard: Node | None) -> Node:
-        """Returns the value of state `number` at an index after the iteration: rescaled, plus the
-        contribution of this element.
-        """
+        """Returns the state after the iteration: rescaled, plus what this element adds."""
         guard = self._guard(guard)
         key = number, index, guard
         if key not in self.news:

@@ -146,9 +146,7 @@ class Scope:
         return test
 
     def both(self, first: Node | None, second: Node | None) -> Node | None:
-        """Builds the conjunction of two conditions; None, as an argument or result, stands for a
-        condition that is always true.
-        """
+        """Builds the conjunction of two conditions; None is always true."""
         if first is None or second is None or first is second:
             return second if first is None else first
         return self.b.and_(first, second)
@@ -163,9 +161,7 @@ class Scope:
 
 
 def looped(axes: Iterable[Dim]) -> list[Dim]:
-    """Returns those axes that have a loop: all but axes of extent 1, which are numbers and not
-    symbols.
-    """
+    """Returns the axes that have a loop: symbols, not the number of an axis of extent 1."""
     return [d for d in axes if isinstance(d, Expr)]
 
 

@@ -74,9 +74,7 @@ class Scalars:
         }
 
     def share(self, reduction: Node, axis: int, place: Dim) -> None:
-        """Makes a reduction run over the loop axis `place`, which other results loop over too,
-        instead of creating a loop for its `axis`.
-        """
+        """Makes a reduction over `axis` run over a loop axis that other results have too."""
         if isinstance(place, Expr):
             self._shared[reduction, axis] = place
 
@@ -136,9 +134,7 @@ class Scalars:
             self.scope.b.names.setdefault(made, node.op if is_op_name(node, name) else name)
 
     def locate(self, node: Node, made: Node) -> Node:
-        """Gives `made`, a scalar of the loop nest, the source lines of `node` of the fusion group.
-        Returns `made`.
-        """
+        """Gives `made` the source lines of `node` of the fusion group. Returns `made`."""
         if node in self._block.locs:
             self.scope.b.locs.setdefault(made, self._block.locs[node])
         return made
@@ -169,9 +165,7 @@ class Scalars:
         raise CannotTile(f"no loop nest computes {node.op}")
 
     def _is_free_of_given(self, node: Node) -> bool:
-        """True if the value of a node depends on no `given` node, so that the builder which this
-        one was forked from can build it.
-        """
+        """True if the builder that this one was forked from can build a node."""
         free = self._is_free
         for n in topological([node], known=free):
             free[n] = n not in self._given and all(free[a] for a in n.args)
@@ -322,9 +316,7 @@ class Scalars:
         return next((a for a in known if a is not None and variables[str(a)] not in outside), None)
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:
-        """Builds the loops that reduce the scalar `value` over some axes, the last one innermost.
-        Returns the result.
-        """
+        """Builds loops that reduce a scalar over some axes, the last one innermost."""
         real = [p for p in places if isinstance(p, Expr)]
         first = constant(identity(kind, value.dtype), value.dtype)
         held = [self.scope.carried("acc", value.type) for _ in real]
@@ -362,9 +354,7 @@ class Scalars:
         return self.total("sum", list(places.values()), self.product(node, factors))
 
     def product(self, node: Node, factors: Sequence[Node]) -> Node:
-        """Builds the product of the `factors`, one element of each operand of the contraction
-        `node`.
-        """
+        """Builds the product of `factors`, an element of each operand of a contraction."""
         rounded = [  # as matrix instructions do
             self.scope.cast(self._rounded(factor, arg.dtype), wide(node.dtype))
             for factor, arg in zip(factors, node.args, strict=True)

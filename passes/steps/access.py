@@ -67,9 +67,7 @@ def is_gathered(load: Node, var: Node) -> bool:
 
 
 def is_transposed(load: Node, var: Node) -> bool:
-    """True if a load varies with a loop variable along one axis, and along the last one by unit
-    stride with another variable.
-    """
+    """True if a load moves along one axis with a variable, and by 1 along the last with another."""
     index = access_parts(load)[0]
     moved = [k for k, place in enumerate(index) if var in place.vars]
     if len(moved) != 1 or moved[0] == len(index) - 1:

@@ -56,9 +56,7 @@ class AffineIndex:
         return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
 
     def along(self, var: Node) -> tuple[int, AffineIndex] | None:
-        """Returns the index as `factor * var + rest`: the pair (factor, rest). None if it depends
-        on the variable in another way.
-        """
+        """Returns (factor, rest) of the index `factor * var + rest`; None for others."""
         rest = {term: count for term, count in self.terms.items() if term is not var}
         if any(var in term.vars for term in rest):
             return None
@@ -75,9 +73,7 @@ class AffineIndex:
         return make("add", (made, constant(self.more, dtype))) if self.more else made
 
     def ends(self, ranges: Ranges = WHOLE) -> tuple[int, int] | None:
-        """Returns the least and the greatest value of the index; None if some term of it has no
-        bounds.
-        """
+        """Returns the least and the greatest value; None if some term has no bounds."""
         low = high = self.more
         for node, count in self.terms.items():
             last = last_of(node)

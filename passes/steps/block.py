@@ -75,8 +75,7 @@ class BlockStates(Step, name="block"):
 
 
 def _is_continued(loop: Node) -> bool:
-    """True if a loop adds to a total whose initial value is not the identity, such as the result of
-    an earlier loop."""
+    """True if a loop adds to a total that does not start from the identity."""
     block = loop.blocks[0]
     return any(
         not is_memory(held) and is_total(block, held, new) and not is_none(start, new.op)
@@ -85,9 +84,7 @@ def _is_continued(loop: Node) -> bool:
 
 
 def _why_together(loop: Node) -> str:
-    """Returns why the values that a loop carries cannot be computed by one loop for each, in turn;
-    "" if they can.
-    """
+    """Returns why one loop for each carried value cannot compute it; "" if they can."""
     block = loop.blocks[0]
     axis = block.params[0].attrs["name"]
     if any(map(is_memory, block.params[1:])):

@@ -121,9 +121,7 @@ class BlockDot:
         return make("dot", blocks, attrs, hint=tile_type(self.dtype, self.shape))
 
     def loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
-        """Builds the load of an operand's block. Returns it with the loop variable that each of its
-        axes replaces.
-        """
+        """Builds the load of an operand, and the loop variable of each of its axes."""
         axes = operand.axes
         windows = [i for i, axis in enumerate(axes) if not axis.is_contiguous]
         first = min([*windows, *(i for i, axis in enumerate(axes) if axis.over)])

@@ -193,9 +193,7 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
 
 
 def _pick(op: str, a: Node, b: Node) -> Node:
-    """Builds the maximum or minimum, as `op` says, of two iteration numbers, which are not
-    negative.
-    """
+    """Builds the maximum or minimum, as `op` says, of two iteration numbers from 0 on."""
     for one, other in ((a, b), (b, a)):
         if is_constant(one, 0):
             return other if op == "max" else one

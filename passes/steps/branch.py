@@ -73,9 +73,7 @@ def _masks(block: Block) -> dict[HidingMask, Node]:
 
 
 def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
-    """Builds the branch that applies a mask (a select node) only if `some` is true, and else passes
-    on the visible values.
-    """
+    """Builds the branch that applies a mask only if `some` is true."""
     var, select = block.params[0], mask.select
     once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)
     held = Node("var", (), {"name": edit.names.own("shown")}, select.type)

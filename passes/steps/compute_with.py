@@ -64,9 +64,7 @@ class ComputeWith(Step, name="compute_with"):
 
 
 def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
-    """Yields groups of loops over an axis in a block that can be fused: independent, serial, with
-    equal extents.
-    """
+    """Yields groups of loops in a block that can be fused: independent, serial, equally long."""
     loops = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis and is_serial(n)]
     behind = {loop: set(topological([loop])) for loop in loops}
     for first in loops:

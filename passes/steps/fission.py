@@ -75,9 +75,7 @@ class Fission(Step, name="fission", only=Cpu):
         return edit.change_loops(self.axis, change)
 
     def _first(self, edit: Edit, var: Node, values: Sequence[Node]) -> Sequence[Node]:
-        """Builds the first of the two loops, which stores `values` of each iteration in local
-        memory. Returns these memories after the loop.
-        """
+        """Builds the loop that stores `values` of each iteration. Returns the memories."""
         own = along(self.into, int(var.attrs["extent"]), var) if self.into else var
         made = edit.values(values, {var: own})
         memories = [memory_for(edit, v, own, "sums") for v in values]

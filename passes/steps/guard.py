@@ -104,26 +104,20 @@ def why_no_totals(loop: Node, running: bool = False) -> str:
 
 
 def is_total(block: Block, held: Node, result: Node) -> bool:
-    """True if the carried value `held`, updated to `result`, is a total: iterations add to it, and
-    nothing else reads it.
-    """
+    """True if iterations only add to the carried value `held`, and nothing else reads it."""
     is_read = any(result in n.args for n in block.all_nodes)
     return not is_read and is_running_total(block, held, result)
 
 
 def is_running_total(block: Block, held: Node, result: Node) -> bool:
-    """True if the carried value `held`, updated to `result`, is a running total, as in a scan:
-    iterations add to it, then may read the sum.
-    """
+    """True if iterations add to the carried value `held`, then may read the sum."""
     readers = [n for n in block.all_nodes if held in n.args and n is not result]
     is_once = block.results.count(result) == 1
     return summand(held, result) is not None and not readers and is_once
 
 
 def running_totals(block: Block) -> dict[Node, Node]:
-    """Maps each running total of a loop (an updated value that is also read, as in a scan) to the
-    variable that carries it.
-    """
+    """Maps each running total of a loop to the variable that carries it."""
     return {
         new: held
         for held, new in zip(block.params[1:], block.results, strict=True)
@@ -133,8 +127,7 @@ def running_totals(block: Block) -> dict[Node, Node]:
 
 
 def _goes_on(held: Node, new: Node) -> bool:
-    """True if `new` is the result of an inner loop that starts from `held`, a carried value of the
-    outer loop."""
+    """True if `new` is the result of an inner loop that starts from `held`."""
     loop = new.args[0] if is_item(new) else new
     return is_loop(loop) and held in starts_of(loop)
 
@@ -172,9 +165,7 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node, readers: Mapping[Nod
 
 
 def summand(held: Node, new: Node) -> Node | None:
-    """Returns the value that an iteration combines with the carried value `held` to get `new`; None
-    if `new` is computed in another way.
-    """
+    """Returns what an iteration combines with `held` to get `new`; None for other updates."""
     if new.op not in KIND_OF or len(new.args) != 2:
         return None
     first, second = new.args

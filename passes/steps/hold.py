@@ -87,9 +87,7 @@ class Hold(Step, name="hold", only=Gpu):
 
 
 def _first(edit: Edit, loop: Node, values: Sequence[Node], count: int) -> list[Node]:
-    """Builds a loop over the first `count` iterations of a loop. Returns its results; `values` if
-    there are no iterations.
-    """
+    """Builds a loop over the first `count` iterations of a loop. Returns its results."""
     return results_of(part_of(edit, loop, 0, count, values, axis_of(loop))) if count else [*values]
 
 

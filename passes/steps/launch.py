@@ -56,9 +56,7 @@ class Launch(Step, name="launch", only=Gpu):
         yield self._why_no_room(kernel, target)
 
     def _why_no_room(self, kernel: Node, target: Target | None) -> str:
-        """Returns why the operands that matmuls load for all pipeline stages do not fit in shared
-        memory; "" if they do.
-        """
+        """Returns why operands of all stages exceed shared memory; "" if they fit."""
         if not isinstance(target, Gpu):
             return ""
         staged = [n for n in kernel.blocks[0].all_nodes if is_loop(n) and n.attrs.get("staged")]
@@ -76,9 +74,7 @@ class Launch(Step, name="launch", only=Gpu):
 
 
 def _why_no_program(block: Block) -> str:
-    """Returns why some part of a block is outside of the loops that are bound to the grid, whose
-    bodies programs run; "" if nothing is.
-    """
+    """Returns why some part of a block is outside of its loops on the grid; "" if none is."""
     bound = [node for node in block.nodes if is_loop(node, "grid")]
     if not bound:
         return ""

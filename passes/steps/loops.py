@@ -50,16 +50,12 @@ def bodies(kernel: Node) -> list[Block]:
 
 
 def loops_along(kernel: Node, axis: str) -> list[NestedLoop]:
-    """Returns all loops of a kernel whose variable has the name `axis`, with the loops that enclose
-    each.
-    """
+    """Returns all loops over an axis, with the loops that enclose each."""
     return [found for found in all_loops(kernel) if axis_of(found.loop) == axis]
 
 
 def axes(kernel: Node) -> Mapping[str, int]:
-    """Returns the names of the variables of all loops in a kernel, each with the extent of the
-    longest such loop.
-    """
+    """Returns the axes of all loops of a kernel, each with its largest extent."""
     found: dict[str, int] = {}
     for loop, _ in all_loops(kernel):
         found[axis_of(loop)] = max(extent_of(loop), found.get(axis_of(loop), 0))
@@ -101,9 +97,7 @@ def why_no_memory(kernel: Node, memory: str) -> str:
 
 
 def why_not_free(kernel: Node, axis: str) -> str:
-    """Returns why loops over an axis are not all serial: one is bound to programs or threads, or
-    there is no such loop; "" if all are serial.
-    """
+    """Returns why loops over an axis are not all serial, or none is there; "" if they are."""
     why = why_no_axis(kernel, axis)
     if why:
         return why
@@ -112,9 +106,7 @@ def why_not_free(kernel: Node, axis: str) -> str:
 
 
 def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
-    """Returns why the loops over `axis` and `inner` are not serial, or not perfectly nested; "" if
-    they are.
-    """
+    """Returns why loops over `axis` and `inner` are no perfect serial nest; "" if they are."""
     for name in (axis, inner):
         why = why_no_axis(kernel, name)
         if why:
@@ -129,16 +121,12 @@ def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
 
 
 def stores_only(loop: Node) -> bool:
-    """True if all values that a loop carries are memory, so that no number passes from one
-    iteration to the next.
-    """
+    """True if a loop carries only memory: no number passes to the next iteration."""
     return all(map(is_memory, starts_of(loop)))
 
 
 def inner_loop(loop: Node, axis: str) -> Node | None:
-    """Returns the loop over `axis` if it is the whole body of `loop`; None if the body contains
-    anything else.
-    """
+    """Returns the loop over `axis` that is the whole body of `loop`; None if none is."""
     block = loop.blocks[0]
     result = block.results[0]
     inner = result.args[0] if is_item(result) else result

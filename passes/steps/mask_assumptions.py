@@ -51,9 +51,7 @@ class MaskAssumptions:
     floors: Mapping[Node, float]
 
     def replaced(self) -> dict[Node, Node]:
-        """Returns the replacement of each mask: the same selection with -inf in place of the large
-        negative number.
-        """
+        """Returns the masks with -inf in place of the large negative number."""
         found: dict[Node, Node] = {}
         for mask, side in self.masks.items():
             lowest = constant(-math.inf, mask.dtype)
@@ -81,9 +79,7 @@ def assumed(block: Block) -> MaskAssumptions | None:
 
 
 def _filled(select: Node) -> int:
-    """Returns which operand (1 or 2) of a select node is a large negative number; 0 if neither or
-    both are.
-    """
+    """Returns which operand of a select, 1 or 2, is a large negative number; 0 for none."""
     if choice(select) is None or not select.dtype.is_float:
         return 0
     sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
@@ -126,9 +122,7 @@ def _maxima(block: Block, select: Node, fill: float) -> dict[Node, float]:
 
 
 def _bound(node: Node, known: Mapping[Node, float], states: Mapping[Node, State]) -> float | None:
-    """Returns the upper bound of a value that those of its operands set, the negative numbers in
-    `known`; None for no bound.
-    """
+    """Returns the upper bound of a value that negative numbers in `known` set; None for none."""
     most = {n: known[n] for n in node.args if known.get(n, 0.0) < 0}
     total = total_of(node) if is_loop(node) else None
     if total is not None:

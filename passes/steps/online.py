@@ -41,16 +41,12 @@ class State(NamedTuple):
 
     @property
     def none(self) -> Node:
-        """The constant that, combined with a state as its contribution, leaves it unchanged: 0 for
-        a sum, -inf for a maximum.
-        """
+        """The identity of the op that updates a state: 0 for a sum, -inf for a maximum."""
         return identity_like(self.new)
 
 
 def is_online(loop: Node) -> bool:
-    """True if a loop has the attribute `online`: its iterations rescale carried values and add to
-    them, in an associative way.
-    """
+    """True if iterations of a loop rescale what they carry, in an associative way."""
     return bool(loop.attrs.get("online"))
 
 
@@ -93,9 +89,7 @@ def scaled(block: Block, state: State) -> RescaledSum | None:
 
 
 def is_associative(loop: Node) -> bool:
-    """True if the contributions of several iterations of a loop may be combined first: the loop is
-    online, or it carries only totals.
-    """
+    """True if a loop is online or carries only totals: parts may be combined first."""
     if is_online(loop):
         return True
     block = loop.blocks[0]
@@ -104,16 +98,12 @@ def is_associative(loop: Node) -> bool:
 
 
 def serial_like(*loops: Node) -> dict[str, object]:
-    """Returns the attributes of a serial loop that replaces others: with `online` if one of them
-    has it.
-    """
+    """Returns the attributes of a serial loop that replaces others, `online` if one is."""
     return {"kind": "serial", **({"online": True} if any(map(is_online, loops)) else {})}
 
 
 def in_order(loop: Node, updates: Mapping[Node, Node]) -> Node:
-    """Returns a loop with some results of its body replaced, whose updates need its iterations in
-    their order.
-    """
+    """Returns a loop with updates in its body that need its iterations in order."""
     block = loop.blocks[0]
     results = [updates.get(r, r) for r in block.results]
     made = Block(block.params, results, block.names, block.locs)

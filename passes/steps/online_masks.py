@@ -50,9 +50,7 @@ def masks_of(block: Block) -> Sequence[HidingMask]:
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:
-    """True if, when the value `start` is `fill` (0 or -inf) for an element, the element contributes
-    the identity to every state of the loop.
-    """
+    """True if an element adds nothing to any state when the value `start` is `fill`."""
     states = states_of(block)
     if not states:
         return False
@@ -62,9 +60,7 @@ def hides(block: Block, start: Node, fill: float) -> bool:
 
 
 def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
-    """Returns the result of a reduction loop that combines only identities, given the values in
-    `known`; None if it may combine others.
-    """
+    """Returns the result of a loop that combines only identities; None for others."""
     state = total_of(loop)
     if state is None:
         return None
@@ -73,9 +69,7 @@ def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
 
 
 def hidden_value(node: Node, known: Mapping[Node, float]) -> float | None:
-    """Returns the value of a node if the operands in `known` determine it for any finite values of
-    the others; None if they do not.
-    """
+    """Returns the value that operands in `known` determine; None for no certain value."""
     if is_loop(node):
         return _total(node, known)
     if is_contraction(node):
@@ -110,8 +104,6 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
 
 
 def _hides_all(block: Block, state: State) -> bool:
-    """True if a state is a scalar maximum, and -inf as its contribution makes the iteration
-    contribute nothing to all states.
-    """
+    """True if -inf as the part of a scalar maximum hides an iteration from all states."""
     is_max = KIND_OF[state.new.op] == "max" and state.new.dtype.is_float
     return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)

@@ -62,25 +62,19 @@ class BlockProduct:
 
     @property
     def contracted(self) -> list[str]:
-        """The contracted axes in the order in which the rows have them, without those of one
-        element.
-        """
+        """The contracted axes of more than one element, in the order of the rows."""
         sizes = dict(zip(self.panel_names, self.panel.shape, strict=True))
         found = [n for n in self.row_names if n in sizes and n != self.lane]
         return [n for n in found if sizes[n] != 1] or found[-1:]
 
     @property
     def group(self) -> int:
-        """The number of neighbours along the reduction axis that an instruction multiplies and adds
-        up in one number of the sums.
-        """
+        """The neighbours along the reduction axis that an instruction adds up in one sum."""
         return max(1, self.dot.dtype.bits // self.panel.dtype.bits)
 
     @property
     def tiles(self) -> list[Node]:
-        """The loops over tiles of rows that share a panel: the innermost serial ones, of whose
-        variables the panel does not depend.
-        """
+        """The innermost serial loops, over tiles of rows, that share one panel."""
         found: list[Node] = []
         for loop in reversed(self.around):
             if not is_serial(loop) or loop.blocks[0].params[0] in self.panel.vars:
@@ -141,9 +135,7 @@ def products_reading(kernel: Node, memory: str) -> list[BlockProduct]:
 
 
 def names_of_memory(kernel: Node) -> Callable[[Node], str]:
-    """Returns a function that names the memory from which a block is loaded, maybe in windows; ""
-    if it is not a block of memory.
-    """
+    """Returns a function that names the memory that a block is loaded from; "" for others."""
     held = memory_of(kernel.blocks[0])
 
     def name(block: Node) -> str:
@@ -154,9 +146,7 @@ def names_of_memory(kernel: Node) -> Callable[[Node], str]:
 
 
 def _read_by(block: Node) -> Node:
-    """Returns the load behind the conversions and windows of a block; of other values what is
-    behind these.
-    """
+    """Returns what is behind the conversions and windows of a block: its load."""
     load = unconverted(block)
     return load.args[0] if in_windows(load) else load
 
@@ -165,9 +155,7 @@ def _read_by(block: Node) -> Node:
 
 
 def plus(b: Builder, x: Node, y: Node) -> Node:
-    """Builds the node for x + y, two integers; returns the other one if one of them is the constant
-    0.
-    """
+    """Builds x + y of two integers, without an addition of the constant 0."""
     zero = constant(0, I64)
     if zero in (x, y):
         return y if x is zero else x

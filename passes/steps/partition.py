@@ -105,9 +105,7 @@ def part_of(
 
 
 def _is_work(node: Node) -> bool:
-    """True if a value costs code in every part of a cut loop: it is no load, guard, selection or
-    index.
-    """
+    """True if a value costs code in each part: no load, guard, selection or index."""
     if is_load(node) or choice(node) is not None or not isinstance(node.type, TensorType):
         return False
     is_index = node.dtype.kind == "i" and place_of(node) is not None

@@ -65,9 +65,7 @@ class Peel(LoopStep, name="peel"):
 
 
 def _renamed(edit: Edit) -> Visit:
-    """Returns a rewrite, for `Edit`, that adds the suffix `.last` to the axes of loops inside a
-    peeled loop.
-    """
+    """Returns a rewrite that adds the suffix `.last` to the axes of loops."""
 
     def visit(_: Node, made: Node) -> Node:
         if not is_loop(made):

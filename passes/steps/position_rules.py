@@ -79,9 +79,7 @@ def first_positions(loop: Node) -> Node | None:
 def _update(
     state: State, states: list[State], starts: Mapping[Node, Node], axis: Node
 ) -> Node | None:
-    """Returns the cheaper update of a state of a loop over `axis`; None if the state is no first
-    position.
-    """
+    """Returns the cheaper update of a first position; None for other states."""
     kept, own = choice(state.kept), _position(state)
     if not (_begins_empty(state, starts, "min") and kept and own and kept.yes is state.held):
         return None

@@ -102,9 +102,7 @@ def _reciprocal(node: Node) -> Node | None:
 
 
 def _inverse(node: Node) -> Node | None:
-    """Rewrites a division of a tile by a value that repeats in it as a multiplication by its
-    reciprocal; None for other nodes.
-    """
+    """Rewrites a division by a value that repeats in a tile as a multiplication."""
     if not divides(node) or not node.dtype.is_float or not node.tensor.rank:
         return None
     left, right = node.args

@@ -76,9 +76,7 @@ class _Sum(NamedTuple):
 
 
 def _sums(loop: Node) -> list[_Sum | None]:
-    """Returns for each value that a loop carries how it is summed; None for those that a tile of
-    partial sums cannot replace.
-    """
+    """Returns how each carried value is summed; None for those that stay scalar."""
     block = loop.blocks[0]
     known: dict[Node, _Sum] = {}
     for state in (states_of(block) or ()) if is_online(loop) else ():
@@ -133,9 +131,7 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
 
 
 def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
-    """Builds the carried tile of partial sums of one scalar sum. Returns its variable, its initial
-    value, and its value after an iteration.
-    """
+    """Builds a tile of partial sums: its variable, its start, and its new value."""
     (tile,) = total.part.args
     first = filled(constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype), tile)
     lanes = Node("var", (), {"name": edit.names.own("lanes")}, first.type)
@@ -148,8 +144,7 @@ def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
 
 
 def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
-    """Returns the update of the scalar sum that a loop carries beside the tile of partial sums:
-    rescaled, plus its addend."""
+    """Returns the update of the scalar sum that stays: rescaled, plus its addend."""
     factor, addend = total.kept
     kept = held if factor is None else make("mul", (held, factor))
     return edit.locate(result, kept if addend is None else make("add", (kept, addend)))

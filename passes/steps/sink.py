@@ -93,18 +93,14 @@ class Sink(Step, name="sink", only=Cpu):
 
 
 def _loops(loop: Node, axis: str) -> list[Node]:
-    """Returns the loops over `axis` directly in the body of `loop` that carry some value which
-    depends on the variable of `loop`.
-    """
+    """Returns the loops over `axis` in the body of `loop` that carry what varies with it."""
     block = loop.blocks[0]
     inner = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
     return [n for n in inner if _varying(n, block.params[0])]
 
 
 def _varying(loop: Node, var: Node) -> list[Node]:
-    """Returns the carried variables of `loop` whose values depend on `var`, the variable of another
-    loop.
-    """
+    """Returns the carried variables of a loop that depend on the variable of another one."""
     block = loop.blocks[0]
     pairs = list(zip(block.params[1:], block.results, starts_of(loop), strict=True))
     found: dict[Node, None] = {}

@@ -97,9 +97,7 @@ class Split(LoopStep, name="split"):
                 yield why_not_repeated(loop)
 
     def _overlaps(self, loop: Node) -> bool:
-        """True if the tail is `overlap` and the block size does not divide the loop's extent, so
-        that the last block repeats iterations.
-        """
+        """True if the last block repeats iterations: an `overlap` that does not divide them."""
         extent = extent_of(loop)
         return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 

@@ -137,9 +137,7 @@ class _Storage(NamedTuple):
 
 
 def _home(block: Block, value: Node) -> _Storage | None:
-    """Finds the outermost block in which a value can be stored for several loops; None if there is
-    none.
-    """
+    """Finds the outermost block in which a value can be stored for several loops."""
     loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
     along = [(n, axis) for n in loops if (axis := _axis(n, value)) is not None]
     if along:

@@ -98,15 +98,12 @@ class StridedAccess(NamedTuple):
 
     @property
     def is_transposed(self) -> bool:
-        """True if the loop over lines runs along the last axis of the memory, so that local memory
-        has the two axes in the other order.
-        """
+        """True if the loop over lines runs along the later axis of the memory."""
         return self.axis < self.along
 
     @property
     def gap(self) -> int:
-        """Returns how many elements the axes of the memory between the two indexed ones have
-        together; 1 if the two are adjacent."""
+        """Elements of all axes of the memory between the two indexed ones; 1 for none."""
         first, last = sorted((self.along, self.axis))
         return prod(map(static, self.memory.shape[first + 1 : last]))
 
@@ -157,9 +154,7 @@ class StageMem(Step, name="stage_mem", only=Cpu):
             yield f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
 
     def _why_not_converted(self, loop: Node, reads: Mapping[Node, StridedAccess]) -> str:
-        """Returns why the copy cannot have the step's element type; "" if it can, or if the step
-        names none.
-        """
+        """Returns why the copy cannot have the element type of the step; "" if it can."""
         for node in reads if self.dtype else ():
             users = [n for n in loop.blocks[0].all_nodes if node in n.args]
             if any(not converts(n) or n.dtype.name != self.dtype for n in users):
@@ -169,9 +164,7 @@ class StageMem(Step, name="stage_mem", only=Cpu):
         return ""
 
     def _is_own(self, kernel: Node) -> Callable[[Node], bool]:
-        """Returns a predicate: whether a memory value is a version of the memory that the step
-        copies.
-        """
+        """Returns a predicate: whether a value is a version of the memory of the step."""
         held = memory_of(kernel.blocks[0])
         return lambda memory: str(held(memory).attrs["name"]) == self.memory
 
@@ -200,9 +193,7 @@ def _reads(loop: Node, is_own: Callable[[Node], bool]) -> dict[Node, StridedAcce
 
 
 def _store(loop: Node, is_own: Callable[[Node], bool]) -> StridedAccess | None:
-    """Returns the only store of a loop to the memory, if it can go to local memory that is copied
-    back after the loop; else None.
-    """
+    """Returns the only store of a loop to the memory, if it can be staged; else None."""
     stores = [n for n in loop.blocks[0].all_nodes if is_store(n) and is_own(n.args[0])]
     found = _strided(loop, stores[0]) if len(stores) == 1 else None
     if found is None or not any(_leads_to(r, stores[0]) for r in loop.blocks[0].results):

@@ -204,9 +204,7 @@ class LoweredKernel:
 
 
 def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None) -> Node:
-    """Applies a list of steps to a kernel. Returns the kernel after it. Raises IllegalStep at the
-    first one that is not legal.
-    """
+    """Applies steps to a kernel. Raises IllegalStep at the first one that is not legal."""
     made = LoweredKernel(kernel, target)
     made.take(*steps)
     return made.kernel

@@ -113,9 +113,7 @@ class Product(NamedTuple):
 
 
 def product_of(node: Node) -> Product | None:
-    """Recognizes a matmul in a sum over the product of two broadcast tiles; None if the node is no
-    such sum.
-    """
+    """Recognizes a matmul: a sum of products of two broadcast tiles; None for others."""
     if not is_reduction(node) or node.attrs["kind"] != "sum" or node.args[0].tensor.rank != 3:
         return None
     over: tuple[int, ...] = node.attrs["axes"]
@@ -148,9 +146,7 @@ def _sums_products(block: Block) -> bool:
 
 
 def _factor(value: Node) -> Factor:
-    """Returns an operand of a product without its broadcasts and transposes, and the axis of the
-    product that each of its axes becomes.
-    """
+    """Returns an operand of a product without its broadcasts and transposes."""
     axes: tuple[int, ...] = tuple(range(value.tensor.rank))
     while True:
         if repeats(value):
@@ -164,9 +160,7 @@ def _factor(value: Node) -> Factor:
 
 
 def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
-    """Removes the conversions to a wider type from both operands, if both are converted from the
-    same narrower type.
-    """
+    """Removes conversions from both operands if they widen the same type."""
     if not all(converts(f.value) for f in factors):
         return factors
     before = [f.value.args[0] for f in factors]
@@ -181,9 +175,7 @@ def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
 
 
 def _lanes_of(test: Node) -> tuple[int, ...]:
-    """Returns the axes of a tile along which a condition varies: those of its broadcast; empty if
-    it is none.
-    """
+    """Returns the axes along which a broadcast condition varies; empty for others."""
     return tuple(test.attrs["axes"]) if repeats(test) else ()
 
 
@@ -202,9 +194,7 @@ def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
 
 
 def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
-    """True if a tile is 0 along `axis` where the condition `test` is false, because its load has
-    that mask or the same bounds check.
-    """
+    """True if a tile is 0 along `axis` where a test is false: its load ensures that."""
     value = unconverted(value)
     if not is_load(value):
         return False

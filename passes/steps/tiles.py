@@ -15,9 +15,7 @@ from stack.target import Cpu, Gpu, Target
 
 
 def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> str:
-    """Returns why a tile of values like `value` does not fit in the registers of a target; "" if it
-    fits.
-    """
+    """Returns why registers of a target cannot hold a tile of `value`s; "" if they can."""
     if isinstance(target, Gpu) and prod(shape) > target.registers:
         return f"a tile of {prod(shape)} elements, and a program has {target.registers} registers"
     if isinstance(target, Cpu):
@@ -53,9 +51,7 @@ def factors_of(node: Node) -> list[Node]:
 
 
 def why_no_registers(kernel: Node, target: Target | None) -> str:
-    """Returns why some tile of a kernel does not fit in the registers of a GPU; "" if all do, or
-    for other targets.
-    """
+    """Returns why a tile of a kernel does not fit in registers of a GPU; "" if all do."""
     if not isinstance(target, Gpu):
         return ""
     for node in kernel.blocks[0].all_nodes:

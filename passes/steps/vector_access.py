@@ -59,9 +59,7 @@ class Lanes:
     wide: set[Node] = field(default_factory=set[Node])
 
     def first(self, place: Node) -> Node | None:
-        """Returns the value in lane 0 of an index that grows by 1 from lane to lane; None for any
-        other index.
-        """
+        """Returns the value in lane 0 of an index that grows by 1 by lane; None for others."""
         first = start_along(place, self.var, -1 if self.is_reversed else 1)
         if first is None:
             return None
@@ -76,21 +74,15 @@ class Lanes:
         return None if first is None else positions_from(first, self.count)
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
-        """Returns the shape of the tile that replaces `rank_of`, a value of one iteration: the lane
-        axis is put before its own axes.
-        """
+        """Returns the shape of a value for all lanes: the lane axis precedes its own axes."""
         return (self.count, *map(static, rank_of.shape))
 
     def new(self, node: Node) -> Node:
-        """Returns the replacement of a node of one lane; nodes outside of the loop are not
-        replaced.
-        """
+        """Returns the replacement of a node of one lane; nodes from outside are their own."""
         return self.done.get(node, node)
 
     def spread(self, node: Node, shape: Sequence[int]) -> Node:
-        """Returns the replacement of a node of one lane, broadcast to the shape of a tile with the
-        lane axis first.
-        """
+        """Returns the replacement of a node, broadcast to a shape with the lane axis first."""
         return spread_last(self.new(node), shape, node in self.wide)
 
 
@@ -195,14 +187,11 @@ class Access:
 
     @property
     def _unclipped(self) -> dict[str, object]:
-        """Returns the attributes of the access without `clip`, which gathers and scatters do not
-        have."""
+        """The attributes of the access without `clip`, which is for blocks only."""
         return {k: v for k, v in self.node.attrs.items() if k != "clip"}
 
     def _places(self) -> list[Node]:
-        """Returns the index along each axis of memory, as a tile with one number for each element
-        of each lane, for a gather or a scatter.
-        """
+        """Returns the index along each axis of memory for each element of each lane."""
         is_block = not any(i.tensor.rank for i in self.index)
         found: list[Node] = []
         for axis, place in enumerate(self.index):
@@ -220,9 +209,7 @@ class Access:
         return found
 
     def _extra(self) -> list[Node]:
-        """Returns the mask, and the value that masked lanes get, as operands of a gather or a
-        scatter; empty without a mask.
-        """
+        """Returns the mask and fill operands of a gather or scatter; empty without a mask."""
         tests = [] if self.mask is None else [self.lanes.spread(self.mask, self.shape)]
         if "clip" in self.node.attrs:
             tests += filter(None, [conjunction(self._clip_tests())])
@@ -286,9 +273,7 @@ class Access:
         return Contiguous(starts, shape, axis - begin, {}, test)
 
     def _is_clipped(self, test: Node, axis: int, first: Node) -> bool:
-        """True if clipping at the end of memory implies a condition of the mask, in a block that
-        starts at index `first` along `axis`.
-        """
+        """True if clipping a block from index `first` on along `axis` implies a condition."""
         place, size = self.index[axis], static(self.memory.shape[axis])
         end = limit_of(test, place)
         if end is None or (end == size and test.args[0] is place):
@@ -299,17 +284,13 @@ class Access:
         return is_aligned and (end == size or (is_padded and end < size))
 
     def _part(self, test: Node) -> Node:
-        """Returns one condition of a mask for all lanes: a scalar if all lanes have the same, else
-        a tile.
-        """
+        """Returns a condition of a mask for all lanes; a scalar if it is the same in all."""
         made = self.lanes.new(test)
         return self.lanes.spread(test, self.shape) if made.tensor.rank else made
 
 
 def _without_units(value: Node) -> Node:
-    """Reshapes a tile so that axes of one element are dropped, except for the first axis, that of
-    the lanes.
-    """
+    """Drops the axes of one element of a tile, except for the first axis, that of the lanes."""
     kept = [axis for axis, size in enumerate(value.shape) if size != 1 or axis == 0]
     shape = tuple(static(value.shape[axis]) for axis in kept)
     if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):

@@ -120,9 +120,7 @@ class _LaneBuilder(Lanes):
         self.wide.add(self.var)
 
     def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
-        """Vectorizes a loop with this body and these initial values. Returns the replacements of
-        its results.
-        """
+        """Vectorizes a loop. Returns the replacements of its results."""
         _, *held = block.params
         self.done.update(zip(held, start, strict=True))
         self.running = running_totals(block)
@@ -138,9 +136,7 @@ class _LaneBuilder(Lanes):
         return made
 
     def _total(self, op: str, first: Node, part: Node) -> Node:
-        """Builds the final value of an accumulator: reduces the tile `part` over its lanes by `op`,
-        and adds the initial value `first`.
-        """
+        """Reduces the tile `part` over its lanes by `op`, and adds the initial value."""
         whole = self.spread(part, self.shape(part))
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
         return total if is_none(first, op) else make(op, (first, total))
@@ -176,9 +172,7 @@ class _LaneBuilder(Lanes):
             self.done[node] = upward or self._op(node, args)
 
     def _running(self, node: Node) -> Node:
-        """Builds the running totals of all lanes: a scan of the tile of contributions, plus the
-        total before the loop.
-        """
+        """Builds running totals: a scan of the contributions, plus the total before."""
         before = self.running[node]
         part = summand(before, node)
         assert part is not None
@@ -194,9 +188,7 @@ class _LaneBuilder(Lanes):
         return make(node.op, (first, made))
 
     def _op(self, node: Node, args: list[Node]) -> Node:
-        """Builds the op of `node`, a node of one lane, on tiles of all lanes, with the lane axis
-        first.
-        """
+        """Builds an op of one lane on tiles of all lanes, with the lane axis first."""
         attrs, shape = dict(node.attrs), self.shape(node)
         if ops.lookup(node.op).kind == "elementwise":
             spread: list[Node] = []
@@ -280,9 +272,7 @@ def _widened(loop: Node, wide: Collection[Node]) -> set[Node]:
 
 
 def _tiles_in(block: Block, wide: set[Node]) -> set[Node]:
-    """Adds to `wide`, the values that become tiles, those nodes of a block that use them. Returns
-    `wide`.
-    """
+    """Adds the nodes of a block that use tiles to `wide`, the tiles. Returns `wide`."""
     for node in block.nodes:
         if is_loop(node):
             held = _widened(node, wide)

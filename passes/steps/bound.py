@@ -46,7 +46,6 @@ class BoundLoops(LoopStep, name="bound"):
     """Limit the online loops over an axis to the iterations that masks leave.
 
     Attributes:
-        axis: the axis.
         where: `cut` to separate the iterations in which no element is hidden.
     """
 

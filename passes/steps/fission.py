@@ -35,7 +35,6 @@ class Fission(Step, name="fission", only=Cpu):
     """Split the loops over an axis in two, after the loop over `inner` in their body.
 
     Attributes:
-        axis: the axis.
         inner: the axis of the loop whose results are kept in local memory.
         into: the axis of the first loop; by default the same.
     """

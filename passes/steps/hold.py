@@ -45,7 +45,6 @@ class Hold(Step, name="hold", only=Gpu):
     """Keep the tiles of the last iterations over an axis in registers.
 
     Attributes:
-        axis: the axis.
         turns: the number of iterations.
     """
 

@@ -34,7 +34,6 @@ class Peel(LoopStep, name="peel"):
     """Peel the last iterations of the loops over an axis `a` into loops over `a.last`.
 
     Attributes:
-        axis: the axis.
         turns: the number of iterations to peel.
     """
 

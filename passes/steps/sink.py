@@ -42,7 +42,6 @@ class Sink(Step, name="sink", only=Cpu):
     """Move the loops over an axis into the loops over `inner` in their bodies.
 
     Attributes:
-        axis: the axis.
         inner: the axis of the loops into which they are moved.
         into: the axis of the moved loops; by default the same.
     """

@@ -57,7 +57,6 @@ class Split(LoopStep, name="split"):
     """Tile the loops over an axis `a`: an outer loop over `a.0`, an inner loop over `a.1`.
 
     Attributes:
-        axis: the axis.
         block: the block size: iterations of the inner loop.
         tail: `mask`, `front`, `peel` or `overlap`: the treatment of a partial block.
     """

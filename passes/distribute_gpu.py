@@ -13,7 +13,6 @@ from stack.passes.gpu_layout.attributes import CannotDistribute
 from stack.passes.gpu_layout.lower import lower_kernel
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.target import Target, as_gpu
 
 
 @dataclass(frozen=True)
@@ -27,15 +26,12 @@ class DistributeGpu(Pass):
         refused: dict[Node, str] = {}
 
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-            new = node
-            if args != node.args or blocks != node.blocks:
-                new = Node(node.op, args, node.attrs, node.type, blocks)
-            if not is_kernel(node) or node.attrs["level"] != "tile":
-                return new
-            if not log.spend("distribute_gpu"):
+            new = node.rebuilt(args, blocks=blocks)
+            is_tiled = is_kernel(node) and node.attrs["level"] == "tile"
+            if not (is_tiled and log.spend("distribute_gpu")):
                 return new
             try:
-                return distribute_gpu_kernel(new, log.gpu)
+                return lower_kernel(new, log.gpu)
             except CannotDistribute as why:
                 refused[new] = str(why)
                 return new
@@ -44,10 +40,3 @@ class DistributeGpu(Pass):
         if refused:
             raise KernelRefused(refused)
         return made
-
-
-def distribute_gpu_kernel(kernel: Node, target: Target | None = None) -> Node:
-    """Lowers one kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
-    block = lower_kernel(kernel, as_gpu(target))
-    attrs = {**kernel.attrs, "level": "loop"}
-    return Node("kernel", kernel.args, attrs, kernel.type, (block,))

@@ -16,10 +16,10 @@ from stack.ir import DTYPES, Builder, Func, Node, ops, param, parse, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.distribute_gpu import distribute_gpu_kernel
+from stack.passes.gpu_layout.lower import lower_kernel
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
-from stack.target import load
+from stack.target import as_gpu, load
 
 Shape = tuple[int, ...]
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -142,7 +142,7 @@ def epilogue_of(build: Build, shapes: list[Shape], dtype: str) -> Node:
 
 def gpu_kernel(group: Node, schedule: str = "", target: str = "sm_90") -> Node:
     """The kernel of a group at the loop level of a GPU, with the given schedule or the model's."""
-    return distribute_gpu_kernel(block_kernel(group, schedule, target), load(target))
+    return lower_kernel(block_kernel(group, schedule, target), as_gpu(load(target)))
 
 
 def block_kernel(group: Node, schedule: str = "", target: str = "sm_90") -> Node:

@@ -35,15 +35,16 @@ from stack.target import Gpu
 KEPT_LOOPS = ("grid", "serial", "branch")  # loops that all threads run together
 
 
-def lower_kernel(kernel: Node, gpu: Gpu) -> Block:
-    """Lowers the body of a tile-level kernel to threads, at the loop level. Raises CannotDistribute
-    if threads cannot compute it, for example for lack of shared memory.
+def lower_kernel(kernel: Node, gpu: Gpu) -> Node:
+    """Lowers a tile-level kernel to threads, at the loop level. Raises CannotDistribute if threads
+    cannot compute it, for example for lack of shared memory.
     """
     block = with_own_variables(kernel.blocks[0])
     attributes = Attributes.of(kernel, gpu)
     if sum(is_loop(n, "grid") for n in block.nodes) > 1:
         raise CannotDistribute("its programs have blocks of two sizes")
-    return Lowering(block, attributes, gpu).lowered()
+    body = Lowering(block, attributes, gpu).lowered()
+    return Node("kernel", kernel.args, {**kernel.attrs, "level": "loop"}, kernel.type, (body,))
 
 
 class Lowering:

@@ -55,32 +55,34 @@ class BoundLoops(LoopStep, name="bound"):
         yield why_no_axis(kernel, self.axis)
         if self.where not in ("", CUT):
             yield f"axis {self.axis}: `{CUT}` or nothing, not {self.where!r}"
-        loops = [loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop)]
-        if not loops:
+        found = self._bounds(kernel)
+        if not found:
             yield f"no loop over {self.axis} is online or carries totals, and has no limits yet"
-        found = [_limits(loop.blocks[0]) for loop in loops]
-        if not any(limits.bounds.found for limits in found):
+        if not any(bounds.found for bounds in found.values()):
             yield f"no comparison of positions hides blocks of {self.axis}"
-        if self.where == CUT and not any(limits.bounds.exact for limits in found):
+        if self.where == CUT and not any(bounds.exact for bounds in found.values()):
             yield f"axis {self.axis}: more than a comparison of positions hides elements"
 
     def parts(self, kernel: Node) -> int:
         """Returns into how many loops `cut` splits a loop of the kernel, at most; 1 if it would
         only separate a partial block at the end.
         """
-        loops = [loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop)]
-        found = [_limits(loop.blocks[0]).bounds.found for loop in loops]
         sides = [
-            {b.step > 0 for b in bounds if not b.is_tail(extent_of(loop))}
-            for loop, bounds in zip(loops, found, strict=True)
+            {b.step > 0 for b in bounds.found if not b.is_tail(extent_of(loop))}
+            for loop, bounds in self._bounds(kernel).items()
         ]
         return max((1 + len(side) for side in sides), default=1)
 
+    def _bounds(self, kernel: Node) -> dict[Node, Bounds]:
+        """Returns the bounds of masks on each loop over the axis that masks may shorten."""
+        loops = (loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop))
+        return {loop: _limits(loop.blocks[0]).bounds for loop in loops}
+
     def change(self, edit: Edit, loop: Node) -> Node | list[Node]:
         block = loop.blocks[0]
-        limits = _limits(block) if _is_free(loop) else NOTHING
-        if not limits.bounds.found:
+        if not (_is_free(loop) and _limits(block).bounds.found):
             return loop
+        limits = _limits(block)
         is_cut = self.where == CUT and limits.bounds.exact
         starts: Sequence[Node] = starts_of(loop)
         for first, end, known in limits.ranges(block.params[0], extent_of(loop), is_cut):
@@ -143,9 +145,6 @@ def _is_free(loop: Node) -> bool:
     contributions of its iterations can be combined in any grouping.
     """
     return is_associative(loop) and is_serial(loop)
-
-
-NOTHING = Limits(Bounds(), ())
 
 
 @once_in

@@ -27,15 +27,10 @@ def axis_of(loop: Node) -> str:
     return str(loop.blocks[0].params[0].attrs["name"])
 
 
+@once_in
 def all_loops(kernel: Node) -> Sequence[NestedLoop]:
     """All loops of a kernel, outer loops first."""
-    return loops_in(kernel.blocks[0])
-
-
-@once_in
-def loops_in(whole: Block) -> Sequence[NestedLoop]:
-    """All loops of a kernel with the body `whole`, outer loops first."""
-    pending: list[tuple[Block, tuple[Node, ...]]] = [(whole, ())]
+    pending: list[tuple[Block, tuple[Node, ...]]] = [(kernel.blocks[0], ())]
     found: list[NestedLoop] = []
     for block, around in pending:
         own = [node for node in block.nodes if is_loop(node)]

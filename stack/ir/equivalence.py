@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from stack.ir.node import Block, Node
 
 Answer = TypeVar("Answer")
+Where = TypeVar("Where", Block, Node)
 
 
 class _Facts(dict[Any, Any]):
@@ -78,16 +79,18 @@ def cached_by_class(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
     return answer
 
 
-def once_in(ask: Callable[[Block], Answer]) -> Callable[[Block], Answer]:
-    """Decorator: caches the results of a function of a block in the block, which is immutable.
+def once_in(ask: Callable[[Where], Answer]) -> Callable[[Where], Answer]:
+    """Decorator: caches the results of a function of a block in the block, which is immutable. Of a
+    kernel or a loop, the function must depend on its first block only, which caches the results.
 
     Callers must not change a result. It must not contain a node that contains the block.
     """
 
     @wraps(ask)
-    def answer(block: Block) -> Answer:
-        if ask not in block.facts:
-            block.facts[ask] = ask(block)
-        return block.facts[ask]
+    def answer(where: Where) -> Answer:
+        facts = where.facts if isinstance(where, Block) else where.blocks[0].facts
+        if ask not in facts:
+            facts[ask] = ask(where)
+        return facts[ask]
 
     return answer

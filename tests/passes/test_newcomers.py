@@ -12,7 +12,7 @@ from kernel_cases import group_of, program
 from stack.backends.cuda.printer import print_kernel as print_cuda
 from stack.backends.triton.printer import print_kernel as print_triton
 from stack.ir import Builder, Node
-from stack.passes.distribute_gpu import distribute_gpu_kernel
+from stack.passes.gpu_layout.lower import lower_kernel
 from stack.passes.policies import lowerings as policies
 from stack.passes.policies.rows import RowLowering
 from stack.rewrite import Pipeline
@@ -79,6 +79,6 @@ def test_a_kind_of_kernels_is_a_class_and_its_line(
         (kernel,) = (n for n in made.nodes if n.op == "kernel")
         assert (kernel.attrs["warps"] == 1) == (build is grown)
         np.testing.assert_allclose(made.interpret(x), func.interpret(x), rtol=1e-6)
-        loops = distribute_gpu_kernel(kernel, as_gpu(None))
+        loops = lower_kernel(kernel, as_gpu(None))
         assert print_cuda(loops, "k").warps == int(kernel.attrs["warps"])
         assert print_triton(kernel, "k").text

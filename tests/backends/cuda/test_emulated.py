@@ -28,12 +28,12 @@ from rounding_cases import chain, in_f32, numbers
 
 from stack.backends.cuda import BACKEND
 from stack.ir import DTYPES, Node
-from stack.passes.distribute_gpu import distribute_gpu_kernel
+from stack.passes.gpu_layout.lower import lower_kernel
 from stack.passes.nest.emit import emit
 from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.run.compile import lower
 from stack.run.record import Run
-from stack.target import load
+from stack.target import as_gpu, load
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 NO_BLOCKS = ("scatter_rows", "scatter_set", "running_max_back")  # a library does them
@@ -203,7 +203,7 @@ def test_specialized_loops(steps: str, rng: np.random.Generator, tmp_path: Path)
 """
     arrays = [floats((4, 17), "f32", rng) for _ in range(2)]
     kernel = run_steps(emit(fused(text)), parse_steps(steps), load("sm_90"))
-    (found,) = emulate(distribute_gpu_kernel(kernel, load("sm_90")), arrays, tmp_path)
+    (found,) = emulate(lower_kernel(kernel, as_gpu(load("sm_90"))), arrays, tmp_path)
     np.testing.assert_array_equal(found, np.concatenate(arrays, 1))
 
 

@@ -10,8 +10,8 @@ exp(-1e9 - m) is 0 in a row whose maximum m is far above -1e9. With -inf the sam
 step `bound` can leave whole blocks out. If some row of a program has no such maximum, for example
 because all of it is masked, the program runs the loop as it was written.
 
-Legal for an online loop over tiles, if such a mask hides elements from all states (`assumed.py`),
-and its condition limits the iterations (`bounds.py`).
+Legal for an online loop over tiles, if such a mask hides elements from all states, and its
+condition limits the iterations: `mask_assumptions.py`, `bounds.py`.
 """
 
 from __future__ import annotations

@@ -42,18 +42,14 @@ class AffineIndex:
     terms: Mapping[Node, int] = field(default_factory=dict[Node, int])
     more: int = 0
 
-    def plus(self, other: AffineIndex | int, sign: int = 1) -> AffineIndex:
-        """Returns the sum of this index and another one; the difference if `sign` is -1."""
+    def plus(self, other: AffineIndex | int, factor: int = 1) -> AffineIndex:
+        """Returns the sum of this index and a multiple of another one, or of a number."""
         if isinstance(other, int):
-            return AffineIndex(self.terms, self.more + sign * other)
+            return AffineIndex(self.terms, self.more + factor * other)
         both = {**self.terms, **other.terms}
-        terms = {n: self.terms.get(n, 0) + sign * other.terms.get(n, 0) for n in both}
+        terms = {n: self.terms.get(n, 0) + factor * other.terms.get(n, 0) for n in both}
         held = {n: count for n, count in terms.items() if count}
-        return AffineIndex(held, self.more + sign * other.more)
-
-    def times(self, factor: int) -> AffineIndex:
-        """Returns the index multiplied by a constant."""
-        return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
+        return AffineIndex(held, self.more + factor * other.more)
 
     def along(self, var: Node) -> tuple[int, AffineIndex] | None:
         """Returns (factor, rest) of the index `factor * var + rest`; None for others."""
@@ -184,7 +180,7 @@ def _place(node: Node, parts: Sequence[AffineIndex], casts: bool, wraps: bool) -
         made = parts[0].plus(parts[1], taken[1])
     elif multiplies(node):
         factors = zip(parts, parts[::-1], strict=True)
-        made = next((o.times(f.more) for f, o in factors if not f.terms), None)
+        made = next((AffineIndex().plus(o, f.more) for f, o in factors if not f.terms), None)
     if made is None or (wraps and not _fits(made, node.dtype)):
         return AffineIndex({node: 1})
     return made

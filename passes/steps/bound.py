@@ -30,6 +30,7 @@ from stack.ir.forms import filled
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
+from stack.passes.steps.affine import AffineIndex
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import extent_of, is_constant, is_serial, loops_along, why_no_axis
@@ -181,7 +182,7 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
     """
     step, is_lower = abs(bound.step), bound.step > 0
     # lower: ceil(-rest / step); upper: floor(rest / step) + 1
-    moved = bound.rest.times(-1 if is_lower else 1).plus(step - is_lower)
+    moved = AffineIndex(more=step - is_lower).plus(bound.rest, -1 if is_lower else 1)
     found = extreme(moved, 1 if some != is_lower else -1, var.dtype, bound.inner)
     if is_number(found):
         return constant(min(max(int(number(found)), 0), count * step) // step, var.dtype)

@@ -109,7 +109,7 @@ def _compared(test: Node, positive: bool, data: bool = False) -> AffineIndex | N
     """Returns an index that is >= 0 where a comparison of positions is true, or false if not
     `positive`; None for other nodes. `data`: whether integers from memory may be an operand."""
     found = difference(test, data)
-    return found if found is None or positive else found.times(-1).plus(-1)
+    return found if found is None or positive else AffineIndex(more=-1).plus(found, -1)
 
 
 def _is_affine(place: AffineIndex) -> bool:
@@ -144,7 +144,7 @@ def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
     if inner is None or ends is None or ends[0] < 0:
         return None
     rest = place.plus(AffineIndex({term: sign}), -1)
-    more = rest.times(size).plus(inner.times(sign))
+    more = AffineIndex().plus(rest, size).plus(inner, sign)
     return more if sign > 0 else more.plus(size - 1)
 
 

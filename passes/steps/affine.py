@@ -118,7 +118,7 @@ def start_along(index: Node, var: Node, step: int = 1) -> AffineIndex | None:
 
 def grows(node: Node, axis: Node) -> bool:
     """True if an integer is greater in each iteration along `axis` than in the ones before."""
-    place = place_of(node)
+    place = place_of(node, casts=True)
     found = place.along(axis) if place is not None else None
     return found is not None and found[0] > 0
 

@@ -120,7 +120,7 @@ def _is_inside(own: _Position) -> bool:
     """True if all positions of elements are before the end."""
     if not is_number(own.end):
         return False
-    place = place_of(own.here)
+    place = place_of(own.here, casts=True)
     ends = place.ends() if place is not None else None
     if ends is not None and ends[1] < number(own.end):
         return True

@@ -13,8 +13,8 @@ from stack.rewrite import Pipeline
 from stack.target import as_gpu
 
 INF, NAN = np.inf, np.nan
-PROGRAM = """func @f(%x: {dtype}[3, {size}]) -> (i64[3]) at tensor {{
-  %y = argreduce(%x) {{axis=1, kind="{kind}"}} : i64[3]
+PROGRAM = """func @f(%x: {dtype}[{rows}, {size}]) -> (i64[{rows}]) at tensor {{
+  %y = argreduce(%x) {{axis=1, kind="{kind}"}} : i64[{rows}]
   return %y
 }}
 """
@@ -45,9 +45,9 @@ EXPECTED = """\
 """
 
 
-def nest(size: int = 8, dtype: str = "f32", kind: str = "max") -> Node:
-    """The loop nest of the position of the best value of three rows, with states in lanes."""
-    text = PROGRAM.format(size=size, dtype=dtype, kind=kind)
+def nest(size: int = 8, dtype: str = "f32", kind: str = "max", rows: int = 3) -> Node:
+    """The loop nest of the position of the best value of each row, with states in lanes."""
+    text = PROGRAM.format(size=size, dtype=dtype, kind=kind, rows=rows)
     func = Pipeline("stream{min_axis=2,loops=blocks}").run(parse(text), target=as_gpu(None)).func
     (stream,) = (n for n in func.nodes if n.op == "stream")
     return run_steps(plain_nest(stream, as_gpu(None)), parse_steps(LANES))
@@ -65,6 +65,13 @@ def test_before_and_expected() -> None:
     made = inside(rewritten(before))
     assert EXPECTED in made
     assert "online" not in made  # a later iteration is after an earlier one
+
+
+def test_an_array_whose_indices_need_64_bits() -> None:
+    before = nest(rows=1 << 28)
+    assert "cast(" in inside(before)  # of a position to the 32 bits of the state
+    assert inside(before).count("eq(") == 3
+    assert inside(rewritten(before)).count("eq(") == 2
 
 
 ROWS = [

@@ -61,6 +61,7 @@ class Scalars:
         self._base = base
         self._given = given or {}
         self._is_free: dict[Node, bool] = {}  # of what is given
+        self._is_reduction: dict[Node, bool] = {}
         self._block = block
         self._stored = {behind(result) for result in block.results}
         self._known: dict[Wanted, Node] = {}
@@ -244,6 +245,27 @@ class Scalars:
             node = node.args[0]
         return node in self.memory
 
+    def _is_reduced_before(self, node: Node, index: Index, axis: int) -> bool:
+        """True if an operand of a concatenation is one reduced element, and the loop over the
+        joined axis has no other loop of the result in it. Then the element is computed once,
+        before that loop, and not under a guard in each of its iterations.
+        """
+        variables = list(self.scope.variables)
+        joined = [variables.index(s.name) for s in symbols(index[axis])]
+        if node.shape[axis] != 1 or not joined or not self._reduces(node):
+            return False
+        inner = variables[min(joined) :]
+        other = (*index[:axis], *index[axis + 1 :])
+        return not any(s.name in inner for d in other for s in symbols(d))
+
+    def _reduces(self, node: Node) -> bool:
+        """True if this kernel reduces to compute a node."""
+        reduces = self._is_reduction
+        for n in topological([node], known=reduces):
+            is_reduction = n.op == "reduce" or is_contraction(n)
+            reduces[n] = n not in self.memory and (is_reduction or any(reduces[a] for a in n.args))
+        return reduces[node]
+
     def _concat(self, node: Node, index: Index, guard: Node | None) -> Steps:
         axis = int(node.attrs["axis"])
         position = index[axis]
@@ -253,8 +275,10 @@ class Scalars:
         for arg in node.args:
             end = add(start, arg.shape[axis])
             if least < bounds(end)[0] and most >= bounds(start)[0]:
-                moved = (*index[:axis], add(position, mul(start, -1)), *index[axis + 1 :])
-                test = self.scope.inside(position, start, end)
+                place, test = add(position, mul(start, -1)), self.scope.inside(position, start, end)
+                if self._is_reduced_before(arg, index, axis):
+                    place, test = 0, None
+                moved = (*index[:axis], place, *index[axis + 1 :])
                 part = yield arg, moved, self.scope.both(guard, test)
                 past = self.scope.inside(position, start, 1 << 31)
                 if result is None or past is None:

@@ -61,7 +61,6 @@ class Scalars:
         self._base = base
         self._given = given or {}
         self._is_free: dict[Node, bool] = {}  # of what is given
-        self._is_reduction: dict[Node, bool] = {}
         self._block = block
         self._stored = {behind(result) for result in block.results}
         self._known: dict[Wanted, Node] = {}
@@ -246,25 +245,17 @@ class Scalars:
         return node in self.memory
 
     def _is_reduced_before(self, node: Node, index: Index, axis: int) -> bool:
-        """True if an operand of a concatenation is one reduced element, and the loop over the
-        joined axis has no other loop of the result in it. Then the element is computed once,
-        before that loop, and not under a guard in each of its iterations.
+        """True if an operand of a concatenation is one reduced element, and no other loop of the
+        result is inside of the loop over the joined axis. The element is then computed once, before
+        that loop, and not under a guard in each iteration.
         """
-        variables = list(self.scope.variables)
-        joined = [variables.index(s.name) for s in symbols(index[axis])]
-        if node.shape[axis] != 1 or not joined or not self._reduces(node):
+        created = list(self.scope.variables)
+        first = min((created.index(s.name) for s in symbols(index[axis])), default=len(created))
+        other = {s.name for d in (*index[:axis], *index[axis + 1 :]) for s in symbols(d)}
+        if node.shape[axis] != 1 or first == len(created) or other.intersection(created[first:]):
             return False
-        inner = variables[min(joined) :]
-        other = (*index[:axis], *index[axis + 1 :])
-        return not any(s.name in inner for d in other for s in symbols(d))
-
-    def _reduces(self, node: Node) -> bool:
-        """True if this kernel reduces to compute a node."""
-        reduces = self._is_reduction
-        for n in topological([node], known=reduces):
-            is_reduction = n.op == "reduce" or is_contraction(n)
-            reduces[n] = n not in self.memory and (is_reduction or any(reduces[a] for a in n.args))
-        return reduces[node]
+        made = topological([node], known=self.memory)
+        return any(n.op == "reduce" or is_contraction(n) for n in made)
 
     def _concat(self, node: Node, index: Index, guard: Node | None) -> Steps:
         axis = int(node.attrs["axis"])

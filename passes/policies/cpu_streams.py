@@ -117,7 +117,8 @@ class CpuStreams(StepLowering[Cpu]):
         products = self._apart(made, key, column)
         self._transposed(made)
         for axis in products:
-            if _has_rows(made.kernel, axis):
+            # sums of scalars, as of a bias times a weight, are those of all rows: no `dot` has them
+            if any(t.rank for loop in _sums(made.kernel, axis) for t in loop.types):
                 self._tile(made, axis)
 
     def policy(self) -> PanelPolicy:
@@ -307,13 +308,6 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
     if len(known) < len(found):
         raise CannotTile(f"a loop over {axis} does more than sum products")
     return known
-
-
-def _has_rows(kernel: Node, axis: str) -> bool:
-    """False if loops over an axis only sum scalars: all rows share them, as a product of a bias and
-    a weight, and no `dot` computes them.
-    """
-    return any(t.rank for loop in _sums(kernel, axis) for t in loop.types)
 
 
 def _is_run(operand: Operand, dot: BlockDot) -> bool:

@@ -61,7 +61,7 @@ def test_no_stream_where_no_loop_computes_it() -> None:
     assert not any(n.op == "stream" for step in steps for n in step.blocks[0].nodes)
 
 
-# the sum of two columns, and a value of the operands that the columns are made of
+# the sum of two columns, and a product of the values in these columns
 COLUMNS = """func @f(%p: f32[20], %q: f32[20]) -> (f32[20], f32[20]) at tensor {
   %f = fusion(%p, %q) {kind="reduction", name="columns"} : (f32[20], f32[20])
     {(%p0: f32[20], %p1: f32[20])

@@ -193,7 +193,7 @@ def test_values_of_joined_sums(text: str) -> None:
 
 
 def depths(text: str) -> dict[str, int]:
-    """How many loops the loop of each axis of a nest is in."""
+    """The number of loops around the loop of each axis of a nest."""
     return {axis_of(loop): len(around) for loop, around in all_loops(emit(fused(text)))}
 
 

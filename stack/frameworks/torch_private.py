@@ -53,8 +53,6 @@ def is_profiled() -> bool:
 
 # The callables that Dynamo's graphs have as nodes for modes and for `x.data`; compared by identity.
 SET_GRAD: Any = _C._set_grad_enabled
-ENTER_GRAD: Any = _C._functorch._grad_increment_nesting
-EXIT_GRAD: Any = _C._functorch._grad_decrement_nesting
 ENTER_INFERENCE: Any = torch.autograd.grad_mode._enter_inference_mode
 EXIT_INFERENCE: Any = torch.autograd.grad_mode._exit_inference_mode
 ENTER_AUTOCAST: Any = torch.amp.autocast_mode._enter_autocast

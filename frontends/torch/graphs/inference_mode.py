@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from stack.frameworks import torch_private as private
-from stack.frameworks.torch_private import SET_GRAD
+from stack.frameworks.torch_private import ENTER_INFERENCE, EXIT_INFERENCE, SET_GRAD
 
 
 def gradient_switches(graph: Graph) -> Iterator[Node]:
@@ -22,7 +21,8 @@ def gradient_switches(graph: Graph) -> Iterator[Node]:
     """
     depth = 0
     for node in graph.nodes:
-        depth += (node.target is private.ENTER_GRAD) - (node.target is private.EXIT_GRAD)
+        name = getattr(node.target, "__name__", "")
+        depth += (name == "_grad_increment_nesting") - (name == "_grad_decrement_nesting")
         if node.target is SET_GRAD and not depth:
             yield node
 
@@ -38,11 +38,11 @@ def without_inference_mode(gm: GraphModule) -> set[bool | None]:
     before: dict[Node, tuple[bool, bool | None]] = {}
     switches = {*gradient_switches(gm.graph)}
     for node in [*gm.graph.nodes]:
-        if node.target is private.ENTER_INFERENCE:
+        if node.target is ENTER_INFERENCE:
             before[node] = grad, mode
             mode = bool(node.args[0])
             grad = _set(gm, node, not mode)
-        elif node.target is private.EXIT_INFERENCE:
+        elif node.target is EXIT_INFERENCE:
             grad, mode = before[node.args[0]]  # pyright: ignore[reportArgumentType]
             _set(gm, node, grad)
             gm.graph.erase_node(node)

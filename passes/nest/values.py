@@ -13,7 +13,7 @@ from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.contraction import contraction
-from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul
+from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
 from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.space import identity
 from stack.ir.traits import (

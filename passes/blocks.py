@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stack.errors import UsageError
 from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
@@ -13,7 +12,7 @@ from stack.passes.gpu_products.group_split import unfuse_gemms
 from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
-from stack.passes.retreat import instead, smaller
+from stack.passes.retreat import without_kernel
 from stack.passes.tile import check_code, note_width
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import alone, is_bare
@@ -53,15 +52,7 @@ class Blocks(BlockPass):
             try:
                 kernel = kernel_of(group)
             except CannotTile as why:
-                name = block.names.get(node, node.op)
-                if written(group):
-                    raise UsageError(f"%{name}: its steps make no kernel: {why}") from why
-                parts = smaller(node, log.target, True) if node.blocks else None
-                if parts is not None and log.spend("parts", lines):
-                    log.note(f"{name} becomes smaller groups: {why}", lines)
-                    changed |= instead(node, self.block(parts.body, log, {}), block)
-                    continue
-                log.note(f"{name} stays as it is: {why}", lines)
+                changed |= without_kernel(node, why, block, log, self, True)
                 continue
             shown = f"%{block.names.get(node, node.op)}"
             if log.spend("blocks", lines, shown):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stack.errors import UsageError
 from stack.ir.builder import Builder, make, param, results_of
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
@@ -12,6 +13,7 @@ from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.fuse import Fuse
 from stack.passes.inline import Unfuse
+from stack.passes.policies.step_lowering import written
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
@@ -67,6 +69,24 @@ class Retreat(BlockPass):
         known = WriteSchedules(most=self.schedules).best(node, target)
         after = known[known.index(named[0]) + 1 :] if named[0] in known else known
         return after[0] if after else ""
+
+
+def without_kernel(
+    node: Node, why: Exception, block: Block, log: Log, lowering: BlockPass, scheduled: bool
+) -> dict[Node, Node | Replacement]:
+    """Returns the replacements of a group or stream without a kernel: smaller groups, to which the
+    pass `lowering` is applied. Empty if it stays as it is. The groups get schedules if `scheduled`.
+    Raises UsageError if a user wrote its steps.
+    """
+    name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+    if written(node):
+        raise UsageError(f"%{name}: its steps make no kernel: {why}") from why
+    parts = smaller(node, log.target, scheduled) if node.blocks else None
+    if parts is None or not log.spend("parts", lines):
+        log.note(f"{name} stays as it is: {why}", lines)
+        return {}
+    log.note(f"{name} becomes smaller groups: {why}", lines)
+    return instead(node, lowering.block(parts.body, log, {}), block)
 
 
 def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:

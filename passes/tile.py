@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stack.errors import UsageError
 from stack.ir.builder import Builder
 from stack.ir.func import Func
 from stack.ir.lines import with_lines
@@ -15,6 +14,7 @@ from stack.ir.types import BF16, F16
 from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
+from stack.passes.retreat import without_kernel
 from stack.passes.rules.updates import with_producer
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile
@@ -58,17 +58,16 @@ class Tile(BlockPass):
             group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
             if not (is_generated(group) or is_stream(group)):
                 continue
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             try:
                 kernel = kernel_of(group)
             except CannotTile as why:
-                name = block.names.get(node, node.op)
-                if written(group):
-                    raise UsageError(f"%{name}: its steps make no kernel: {why}") from why
-                log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
-                kernel = self._without_dot(group, log)
+                kernel = None if written(group) else self._without_dot(group, log)
                 if kernel is None:
+                    changed |= without_kernel(node, why, block, log, self, False)
                     continue
-            if log.spend("tile", block.locs.get(node, ()), f"%{block.names.get(node, node.op)}"):
+                log.note(f"{name} stays as it is: {why}", lines)
+            if log.spend("tile", lines, f"%{name}"):
                 note_width(group, log)
                 made = dict.fromkeys(set(kernel.args) - set(group.args), "panels")
                 changed[node] = Replacement(kernel, names=made)

@@ -13,7 +13,7 @@ from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.contraction import contraction
-from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul
+from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul, symbols
 from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.space import identity
 from stack.ir.traits import (
@@ -244,6 +244,19 @@ class Scalars:
             node = node.args[0]
         return node in self.memory
 
+    def _is_reduced_before(self, node: Node, index: Index, axis: int) -> bool:
+        """True if an operand of a concatenation is one reduced element, and no other loop of the
+        result is inside of the loop over the joined axis. The element is then computed once, before
+        that loop, and not under a guard in each iteration.
+        """
+        created = list(self.scope.variables)
+        first = min((created.index(s.name) for s in symbols(index[axis])), default=len(created))
+        other = {s.name for d in (*index[:axis], *index[axis + 1 :]) for s in symbols(d)}
+        if node.shape[axis] != 1 or first == len(created) or other.intersection(created[first:]):
+            return False
+        made = topological([node], known=self.memory)
+        return any(n.op == "reduce" or is_contraction(n) for n in made)
+
     def _concat(self, node: Node, index: Index, guard: Node | None) -> Steps:
         axis = int(node.attrs["axis"])
         position = index[axis]
@@ -253,8 +266,10 @@ class Scalars:
         for arg in node.args:
             end = add(start, arg.shape[axis])
             if least < bounds(end)[0] and most >= bounds(start)[0]:
-                moved = (*index[:axis], add(position, mul(start, -1)), *index[axis + 1 :])
-                test = self.scope.inside(position, start, end)
+                place, test = add(position, mul(start, -1)), self.scope.inside(position, start, end)
+                if self._is_reduced_before(arg, index, axis):
+                    place, test = 0, None
+                moved = (*index[:axis], place, *index[axis + 1 :])
                 part = yield arg, moved, self.scope.both(guard, test)
                 past = self.scope.inside(position, start, 1 << 31)
                 if result is None or past is None:

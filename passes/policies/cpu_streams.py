@@ -117,7 +117,9 @@ class CpuStreams(StepLowering[Cpu]):
         products = self._apart(made, key, column)
         self._transposed(made)
         for axis in products:
-            self._tile(made, axis)
+            # sums of scalars, as of a bias times a weight, are those of all rows: no `dot` has them
+            if any(t.rank for loop in _sums(made.kernel, axis) for t in loop.types):
+                self._tile(made, axis)
 
     def policy(self) -> PanelPolicy:
         return PanelPolicy(self.group, self.target)
@@ -179,10 +181,10 @@ class CpuStreams(StepLowering[Cpu]):
         """Splits the loops over a panel so that each product has loops of its own, which one `dot`
         can replace. Returns the axes of these loops."""
         products: list[str] = []
-        while inner := next(_sums(made.kernel, key), ""):
+        while inner := next(_sums(made.kernel, key), None):
             name = next(n for n in PRODUCTS if n not in products)
             why = "the products of a panel are computed at once"
-            made.take(Fission(key, inner, name).because(why))
+            made.take(Fission(key, axis_of(inner), name).because(why))
             products.append(name)
         while any(made.may(step) for step in self._stages(made, key, column)):
             pass  # a step renames the values that are left
@@ -325,13 +327,11 @@ def _branches(kernel: Node) -> list[str]:
     return list(dict.fromkeys(map(axis_of, loops)))
 
 
-def _sums(kernel: Node, key: str) -> Iterator[str]:
-    """Yields the axes of loops directly inside of the loops over keys that carry values, such as
-    the sum of a product."""
+def _sums(kernel: Node, key: str) -> Iterator[Node]:
+    """Yields the loops directly inside of the loops over keys that carry values, such as the sum of
+    a product."""
     for loop, _ in loops_along(kernel, key):
-        for node in loop.blocks[0].nodes:
-            if is_loop(node) and not stores_only(node):
-                yield axis_of(node)
+        yield from (n for n in loop.blocks[0].nodes if is_loop(n) and not stores_only(n))
 
 
 def _factors(kernel: Node, key: str, columns: Collection[str]) -> Iterator[Node]:

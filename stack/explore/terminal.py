@@ -78,18 +78,6 @@ class Loud(str):
     """A text that has to be noticed: a fallback, a wrong result, a lost comparison."""
 
 
-def ratio_cell(ratio: str | None, is_ours: bool = True) -> str:
-    """Formats how the time of another system compares to a row's, as `0.87x (0.85 to 0.90)`.
-
-    A comparison that ours loses has to be noticed, unless it is noisy.
-    """
-    if not ratio:
-        return "-"
-    median, times, _ = ratio.partition("x")
-    is_lost = bool(times) and float(median) < 1 and "noisy" not in ratio
-    return Loud(ratio) if is_ours and is_lost else ratio
-
-
 def painted(text: str, original: str) -> str:
     """Returns `text`, a part of the table cell `original`, in red if that cell is `Loud`.
 

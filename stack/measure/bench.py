@@ -14,7 +14,7 @@ from typing import Any
 from stack.errors import StackError
 from stack.explore.table import number, table
 from stack.explore.target import ExampleCall, resolve
-from stack.explore.terminal import filled, ratio_cell
+from stack.explore.terminal import filled
 from stack.measure.cold_compile import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
@@ -27,7 +27,7 @@ from stack.measure.roofline import (
 )
 from stack.measure.suite import Case, title_of
 from stack.measure.systems import BenchProgram, Say, System, capture_program
-from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio
+from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio, ratio_cell
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import versions
 from stack.run.specs import parse_backends

@@ -13,14 +13,23 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.inventory import machine
 from stack.explore.table import number, scaled, table
-from stack.explore.terminal import Loud, filled, ratio_cell
+from stack.explore.terminal import Loud, filled
 from stack.ir.func import Func
 from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import NO_OPTIONS, BenchProgram, Say, System, own_system, peer_systems
-from stack.measure.timing import LEAST, NOISY, ROUNDS, Interrupted, Timing, interleave, ratio
+from stack.measure.timing import (
+    LEAST,
+    NOISY,
+    ROUNDS,
+    Interrupted,
+    Timing,
+    interleave,
+    ratio,
+    ratio_cell,
+)
 from stack.processors import usable_processors
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run

@@ -9,7 +9,6 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
-from stack.explore.terminal import ratio_cell
 from stack.measure.bench import Bench, by_case, entry_of, finish_rows, line_of
 from stack.measure.caches import empty_caches
 from stack.measure.child import ProcessLost, Worker
@@ -18,7 +17,7 @@ from stack.measure.gpu_program import EXP_RATE
 from stack.measure.roofline import Ceilings
 from stack.measure.suite import Case
 from stack.measure.systems import Say
-from stack.measure.timing import ROUNDS
+from stack.measure.timing import ROUNDS, ratio_cell
 
 OWN = "triton"
 COLD_RUNS = 2  # fresh processes per system; the first one also writes missing Python bytecode

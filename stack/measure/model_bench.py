@@ -14,7 +14,6 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
-from stack.explore.terminal import ratio_cell
 from stack.measure.bench import Bench, Row, by_case, entry_of, finish_rows
 from stack.measure.caches import empty_caches
 from stack.measure.child import ProcessLost, Worker
@@ -23,7 +22,7 @@ from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.roofline import Ceilings, measure_ceilings
 from stack.measure.suite import Case
 from stack.measure.systems import Say
-from stack.measure.timing import ROUNDS
+from stack.measure.timing import ROUNDS, ratio_cell
 from stack.run.specs import parse_backends
 
 OWN = {"cpu": "mlir", "cuda": "triton"}

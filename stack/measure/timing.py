@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.errors import StackError
+from stack.explore.terminal import Loud
 
 ROUNDS = 7
 LEAST = 5
@@ -188,3 +189,15 @@ def _timings(
         failed.get(i) or (Timing(tuple(rounds)) if rounds else late)
         for i, rounds in enumerate(times)
     ]
+
+
+def ratio_cell(ratio: str | None, is_ours: bool = True) -> str:
+    """Formats how the time of another system compares to a row's, as `0.87x (0.85 to 0.90)`.
+
+    A comparison that ours loses has to be noticed, unless it is noisy.
+    """
+    if not ratio:
+        return "-"
+    median, times, _ = ratio.partition("x")
+    is_lost = bool(times) and float(median) < 1 and "noisy" not in ratio
+    return Loud(ratio) if is_ours and is_lost else ratio

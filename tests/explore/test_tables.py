@@ -16,9 +16,10 @@ from stack.explore.layers import base_name, folded, pattern
 from stack.explore.node_outcomes import NodeOutcome, fate_table
 from stack.explore.retrace import Origin
 from stack.explore.table import cut, listing, table
-from stack.explore.terminal import Loud, filled, has_colours, ratio_cell, viewed
+from stack.explore.terminal import Loud, filled, has_colours, viewed
 from stack.measure.kernels import kernel_report
 from stack.measure.roofline import Ceilings
+from stack.measure.timing import ratio_cell
 from stack.run.backend import Kernel
 
 WIDTHS = (80, 100, 120, 160)

@@ -59,3 +59,47 @@ def test_no_stream_where_no_loop_computes_it() -> None:
     )
     steps = [n for n in Pipeline(SPEC).run(parse(ACROSS)).func.nodes if "kind" in n.attrs]
     assert not any(n.op == "stream" for step in steps for n in step.blocks[0].nodes)
+
+
+# the sum of two columns, and a product of the values in these columns
+COLUMNS = """func @f(%p: f32[20], %q: f32[20]) -> (f32[20], f32[20]) at tensor {
+  %f = fusion(%p, %q) {kind="reduction", name="columns"} : (f32[20], f32[20])
+    {(%p0: f32[20], %p1: f32[20])
+    %s = sub(%p0, %p1) : f32[20]
+    %t = add(%p0, %p1) : f32[20]
+    %a = reshape(%s) : f32[20, 1]
+    %b = reshape(%t) : f32[20, 1]
+    %c = concat(%a, %b) {axis=1} : f32[20, 2]
+    %r = reduce(%c) {axes=[1], kind="sum"} : f32[20]
+    %m = mul(%s, %t) : f32[20]
+    return %r, %m
+  }
+  %r = item(%f) {index=0} : f32[20]
+  %m = item(%f) {index=1} : f32[20]
+  return %r, %m
+}
+"""
+STEPS = 'kind="reduction", name="columns", schedule="vectorize i"'
+
+
+def test_a_cpu_splits_a_group_without_a_kernel(rng: np.random.Generator) -> None:
+    """A library computed all of its ops one by one."""
+    source = parse(COLUMNS)
+    result = Pipeline("tile,library").run(source, verbose=True)
+    assert set(kinds(result.func)) == {"kernel"}
+    notes = [str(note) for record in result.records for note in record.notes]
+    assert any("becomes smaller groups: its outputs do not share" in note for note in notes)
+    arrays = [rng.standard_normal(20, np.float32) for _ in source.params]
+    for got, want in zip(result.func.interpret(*arrays), source.interpret(*arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cpu_keeps_a_group_with_a_kernel_whole() -> None:
+    whole = COLUMNS.replace("mul(%s, %t) : f32[20]", "exp(%r) : f32[20]")
+    func = Pipeline("tile,library").run(parse(whole)).func
+    assert kinds(func) == ["kernel"]
+
+
+def test_steps_by_hand_keep_a_group_whole() -> None:
+    by_hand = COLUMNS.replace('kind="reduction", name="columns"', STEPS)
+    assert kinds(Pipeline("tile,library").run(parse(by_hand)).func) == ["kernel"]

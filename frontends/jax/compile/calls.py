@@ -21,7 +21,8 @@ from stack.frameworks.jax_ranges import jax_ranges
 from stack.frontends.jax import FRONTEND, explained
 from stack.frontends.jax.capture.capture import captured_from, is_capturing, traced
 from stack.frontends.jax.capture.device_arrays import device_of
-from stack.frontends.jax.capture.signature import PLAIN, Form, split, statics_of, with_jit_options
+from stack.frontends.jax.capture.signature import PLAIN, Form, split, statics_of
+from stack.frontends.jax.compile.jit_options import with_jit_options
 from stack.frontends.jax.compile.program import Program
 from stack.frontends.jax.jaxpr.settings import changed, settings
 from stack.ranges import register

@@ -16,7 +16,8 @@ from stack.calls.graph import CompiledGraph
 from stack.calls.recapture import mismatch
 from stack.errors import StackError
 from stack.frontends.jax.capture.capture import is_capturing
-from stack.frontends.jax.capture.signature import Form, split, with_jit_options
+from stack.frontends.jax.capture.signature import Form, split
+from stack.frontends.jax.compile.jit_options import with_jit_options
 from stack.run.frontend import Frontend
 from stack.run.options import of_graph
 

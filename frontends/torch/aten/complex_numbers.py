@@ -41,12 +41,6 @@ def is_complex(value: Any) -> bool:
 # ---- conversion from and to complex arrays, which only the framework has
 
 
-def parts(cx: Context, x: Node) -> Pair:
-    """Returns the parts of a framework's complex array."""
-    shape, part = x.shape, PART[x.dtype]
-    return halves(cx, _foreign(cx, "view_as_real", x, TensorType(part, (*shape, 2))))
-
-
 def joined(cx: Context, value: Any) -> Any:
     """Converts each pair in a result to torch's complex array; other values are unchanged."""
     if isinstance(value, list | tuple):
@@ -54,19 +48,14 @@ def joined(cx: Context, value: Any) -> Any:
     if not isinstance(value, Pair):
         return value
     type_ = value.re.tensor
-    return _foreign(cx, "view_as_complex", stacked(cx, value), type_.with_dtype(WHOLE[type_.dtype]))
+    return foreign(cx, "view_as_complex", stacked(cx, value), type_.with_dtype(WHOLE[type_.dtype]))
 
 
-def _foreign(cx: Context, name: str, x: Node, type_: TensorType) -> Node:
+def foreign(cx: Context, name: str, x: Node, type_: TensorType) -> Node:
+    """Calls an op of torch that converts from or to complex arrays."""
     operands: list[Node] = []
     attrs = {"target": f"torch:aten.{name}.default", "call": encode_call([x], {}, operands)}
     return cx.b.op("opaque", operands, attrs, hint=type_)
-
-
-def halves(cx: Context, x: Node) -> Pair:
-    """Returns the two columns of the last axis as a pair."""
-    axis = x.tensor.rank - 1
-    return Pair(cx.select_at(x, axis, 0), cx.select_at(x, axis, 1))
 
 
 def stacked(cx: Context, p: Pair) -> Node:

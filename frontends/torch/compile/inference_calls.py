@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from stack.frameworks.torch_private import SET_GRAD
-from stack.frontends.torch.graphs.inference_mode import without_inference_mode
+from stack.frontends.torch.graphs.inference_mode import gradient_switches, without_inference_mode
 
 Compile = Callable[[GraphModule], Callable[..., Any]]
 
@@ -46,10 +45,10 @@ def compiled_by_mode(gm: GraphModule, compile: Compile) -> Callable[..., Any]:
 
 
 def _enables(gm: GraphModule) -> bool:
-    return any(n.args[0] for n in gm.graph.find_nodes(op="call_function", target=SET_GRAD))
+    return any(n.args[0] for n in gradient_switches(gm.graph))
 
 
 def _disable(gm: GraphModule) -> None:
-    for node in gm.graph.find_nodes(op="call_function", target=SET_GRAD):
+    for node in gradient_switches(gm.graph):
         node.args = (False,)
     gm.recompile()

@@ -10,10 +10,10 @@ from typing import Any
 
 from stack.frontends.arithmetic import complex_functions
 from stack.frontends.arithmetic.complex_pairs import PART, Pair, magnitude
-from stack.frontends.torch.aten.complex_numbers import halves, is_complex, part_type, parts, stacked
+from stack.frontends.torch.aten.complex_numbers import foreign, is_complex, part_type, stacked
 from stack.frontends.torch.aten.lowering import LOWERINGS, Context, NotLowered
 from stack.ir.node import Node
-from stack.ir.types import DType
+from stack.ir.types import DType, TensorType
 
 Rule = Callable[..., "Pair | Node"]
 RULES: dict[str, Rule] = {}
@@ -106,6 +106,18 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 # ---- construction from parts, and access to parts
+
+
+def parts(cx: Context, x: Node) -> Pair:
+    """Returns the parts of a framework's complex array."""
+    shape, part = x.shape, PART[x.dtype]
+    return halves(cx, foreign(cx, "view_as_real", x, TensorType(part, (*shape, 2))))
+
+
+def halves(cx: Context, x: Node) -> Pair:
+    """Returns the two columns of the last axis as a pair."""
+    axis = x.tensor.rank - 1
+    return Pair(cx.select_at(x, axis, 0), cx.select_at(x, axis, 1))
 
 
 @rule("view_as_complex")

@@ -16,9 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stack.frontends.torch.tensors.autocast import as_autocast, without_autocast
+from stack.frontends.torch.tensors.autocast import without_autocast
 
 _NARROW = (torch.bfloat16, torch.float16)
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Casts floats to the autocast type, if autocast is enabled."""
+    kind = tensors[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return tensors
+    low = torch.get_autocast_dtype(kind)
+    return tuple(x.to(low) if x.is_floating_point() else x for x in tensors)
 
 
 def attention(

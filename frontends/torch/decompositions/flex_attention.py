@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from stack.frameworks.torch_private import items_as_indices
-from stack.frontends.torch.decompositions.attention import repeated_heads, scores_of
-from stack.frontends.torch.tensors.autocast import as_autocast, without_autocast
+from stack.frontends.torch.decompositions.attention import as_autocast, repeated_heads, scores_of
+from stack.frontends.torch.tensors.autocast import without_autocast
 
 _INDICES = 4  # batch, head, row, column
 

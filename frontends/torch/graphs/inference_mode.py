@@ -7,10 +7,24 @@ mode, as under a decorator, its results are inference tensors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from stack.frameworks.torch_private import ENTER_INFERENCE, EXIT_INFERENCE, SET_GRAD
+
+
+def gradient_switches(graph: Graph) -> Iterator[Node]:
+    """Yields the nodes that enable or disable gradients of a program. Those inside of a derivative
+    by `torch.func` are left out: it needs gradients of its own values, in inference mode too.
+    """
+    depth = 0
+    for node in graph.nodes:
+        name = getattr(node.target, "__name__", "")
+        depth += (name == "_grad_increment_nesting") - (name == "_grad_decrement_nesting")
+        if node.target is SET_GRAD and not depth:
+            yield node
 
 
 def without_inference_mode(gm: GraphModule) -> set[bool | None]:
@@ -22,6 +36,7 @@ def without_inference_mode(gm: GraphModule) -> set[bool | None]:
     modes: set[bool | None] = set()
     grad = torch.is_grad_enabled()
     before: dict[Node, tuple[bool, bool | None]] = {}
+    switches = {*gradient_switches(gm.graph)}
     for node in [*gm.graph.nodes]:
         if node.target is ENTER_INFERENCE:
             before[node] = grad, mode
@@ -31,7 +46,7 @@ def without_inference_mode(gm: GraphModule) -> set[bool | None]:
             grad, mode = before[node.args[0]]  # pyright: ignore[reportArgumentType]
             _set(gm, node, grad)
             gm.graph.erase_node(node)
-        elif node.target is SET_GRAD:
+        elif node in switches:
             grad = bool(node.args[0]) and not mode
             node.args = (grad,)
         elif node.op not in ("placeholder", "output"):

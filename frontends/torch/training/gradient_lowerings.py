@@ -1,7 +1,8 @@
-"""Lowerings of the derivatives of ATen convolution and unfold."""
+"""Lowerings of the derivatives of ATen convolution, unfold and cdist."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,3 +105,33 @@ def _unfold_backward(
     made = min(blocks * step, whole)
     high = [whole - made if i == axis else 0 for i in range(len(sizes))]
     return cx.pad(cx.slice(x, axis, 0, made), [0] * len(sizes), high, 0)
+
+
+@lowers("_cdist_backward.default")
+def _cdist_backward(
+    cx: Context, grad: Node, x: Node, y: Node, p: float, distances: Node
+) -> Node:  # fmt: skip
+    """The derivative by `x[i]` sums over `y[j]`: 0 where the two are equal, as in eager."""
+    rows = cx.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    columns = cx.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    gap = cx.elementwise("sub", rows, columns)
+    grad, distances = (cx.reshape(v, (*v.shape, 1)) for v in (grad, distances))
+    size = cx.elementwise("abs", gap)
+    if p == 0:
+        part = cx.elementwise("mul", gap, 0.0)
+    elif p == 1:
+        part = cx.elementwise("sign", gap)
+    elif p == math.inf:
+        is_most = cx.elementwise("eq", size, distances)
+        part = cx.select(is_most, cx.elementwise("sign", gap), 0.0)
+    elif p == 2:
+        part = cx.elementwise("div", gap, distances)
+    else:
+        ratio = cx.elementwise("pow", cx.elementwise("div", size, distances), p - 1)
+        part = cx.elementwise("mul", cx.elementwise("sign", gap), ratio)
+    if p > 1 and p != math.inf:
+        part = cx.select(cx.elementwise("eq", distances, 0.0), 0.0, part)
+    elif 0 < p < 1:
+        part = cx.select(cx.elementwise("eq", gap, 0.0), 0.0, part)
+    total = cx.reduce("sum", cx.elementwise("mul", part, grad), [part.tensor.rank - 2])
+    return cx.reshape(total, cx.want.shape)

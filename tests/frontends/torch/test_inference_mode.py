@@ -137,3 +137,49 @@ def test_gradients_beside_inference_mode() -> None:
     compiled(X).backward()
     eager(X).backward()
     torch.testing.assert_close(module.w.weight.grad, eager.w.weight.grad)
+
+
+def slope(x: Any) -> Any:
+    return torch.func.grad(lambda v: (torch.tanh(v) * v).sum())(x)
+
+
+def slope_within(x: Any) -> Any:
+    with torch.inference_mode():
+        y = slope(x)
+    return y + 1
+
+
+def curvature(x: Any) -> Any:
+    return torch.func.hessian(lambda v: (torch.sigmoid(v) ** 3).sum() * v.prod())(x)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("program", [slope, slope_within, curvature])
+def test_derivatives_by_torch_func_are_computed_in_each_mode(program: Any, mode: Any) -> None:
+    """They enable gradients of their own values; those were disabled, and the result was zero."""
+    torch.compiler.reset()
+    x = torch.linspace(0.5, 2, 5)
+    with mode():
+        want, got = program(x), torch.compile(program, backend="stack")(x)
+    torch.testing.assert_close(got, want)
+    assert got.abs().max() > 0 and not got.requires_grad
+
+
+def test_only_switches_around_a_derivative_are_those_of_the_program() -> None:
+    from stack.frontends.torch.graphs.inference_mode import gradient_switches
+
+    found: list[list[bool]] = []
+
+    def program(x: Any) -> Any:
+        with torch.enable_grad():
+            y = x * 2
+        return slope(y)
+
+    def backend(gm: Any, _: Any) -> Any:
+        found.append([bool(n.args[0]) for n in gradient_switches(gm.graph)])
+        return gm
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(program, backend=backend)(X)
+    assert found == [[True, False]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from nest_cases import around, fused, groups, is_short, random_inputs, results, wrong
 
-from stack.ir import parse
+from stack.ir import Node, parse
+from stack.ir.node import walk
 from stack.ir.tile_contract import breaches
 from stack.passes.nest.emit import emit
 from stack.passes.steps.loops import all_loops, axis_of
@@ -119,6 +120,86 @@ def test_columns_and_reductions_of_one_element_have_loops() -> None:
     assert axes_of(TWO.replace("M", "1")) == ["j", "k"]
     thin = CASES["product"].replace("4]", "1]").replace("[4,", "[1,").replace("5]", "1]")
     assert axes_of(thin) == ["i", "j", "k"]
+
+
+CHAIN = """func @f(%x: f32[4, 5], %y: f32[4, 2]) -> (f32[4]) at tensor {
+  %f = fusion(%x, %y) {kind="reduction", name="chain"} : f32[4] {(%p0: f32[4, 5], %p1: f32[4, 2])
+    %s = reduce(%p0) {axes=[1], kind="sum"} : f32[4]
+    %sr = reshape(%s) : f32[4, 1]
+    %c = concat(%sr, %p1) {axis=1} : f32[4, 3]
+    %t = reduce(%c) {axes=[1], kind="max"} : f32[4]
+    %tr = reshape(%t) : f32[4, 1]
+    %d = concat(%p1, %tr) {axis=1} : f32[4, 3]
+    %u = reduce(%d) {axes=[1], kind="sum"} : f32[4]
+    return %u
+  }
+  return %f
+}
+"""
+LONG = """func @f(%x: f32[4, 2, 5], %y: f32[4, 2]) -> (f32[4]) at tensor {
+  %f = fusion(%x, %y) {kind="reduction", name="long"} : f32[4] {(%p0: f32[4, 2, 5], %p1: f32[4, 2])
+    %s = reduce(%p0) {axes=[2], kind="sum"} : f32[4, 2]
+    %c = concat(%s, %p1) {axis=1} : f32[4, 4]
+    %t = reduce(%c) {axes=[1], kind="max"} : f32[4]
+    return %t
+  }
+  return %f
+}
+"""
+ROWS = """func @f(%x: f32[4, 5], %y: f32[2, 5]) -> (f32[3, 5]) at tensor {
+  %f = fusion(%x, %y) {kind="reduction", name="rows"} : f32[3, 5] {(%p0: f32[4, 5], %p1: f32[2, 5])
+    %s = reduce(%p0) {axes=[0], kind="sum"} : f32[5]
+    %sr = reshape(%s) : f32[1, 5]
+    %c = concat(%sr, %p1) {axis=0} : f32[3, 5]
+    return %c
+  }
+  return %f
+}
+"""
+READ = """func @f(%x: f32[4, 1], %y: f32[4, 2]) -> (f32[4]) at tensor {
+  %f = fusion(%x, %y) {kind="reduction", name="read"} : f32[4] {(%p0: f32[4, 1], %p1: f32[4, 2])
+    %e = exp(%p0) : f32[4, 1]
+    %c = concat(%e, %p1) {axis=1} : f32[4, 3]
+    %t = reduce(%c) {axes=[1], kind="max"} : f32[4]
+    return %t
+  }
+  return %f
+}
+"""
+
+
+def test_a_joined_sum_is_computed_before_the_loop_over_the_joined_axis() -> None:
+    """A chain of them was computed in the loops of all that follow: text grew exponentially."""
+    assert depths(CHAIN) == {"i": 0, "r": 1, "r_1": 1, "r_2": 1}
+
+
+def test_what_depends_on_the_joined_axis_or_an_inner_loop_stays_inside_under_its_guard() -> None:
+    assert depths(LONG) == {"i": 0, "r": 1, "r_1": 2}
+    assert depths(ROWS) == {"i": 0, "j": 1, "r": 2}
+    (read,) = (n for n in loads(READ) if n.args[0].attrs["name"] == "p0")
+    assert len(read.args) == 5, "a guard masks it"
+    (kept,) = (n for n in loads(ROWS) if n.args[0].attrs["name"] == "p0")
+    assert len(kept.args) == 5
+    (free,) = (n for n in loads(CHAIN) if n.args[0].attrs["name"] == "p0")
+    assert len(free.args) == 3
+
+
+@pytest.mark.parametrize("text", [CHAIN, LONG, ROWS, READ])
+def test_values_of_joined_sums(text: str) -> None:
+    kernel, func = emit(fused(text)), around(fused(text))
+    arrays = random_inputs(func)
+    assert not list(breaches(kernel))
+    assert not wrong(kernel, arrays, results(func, arrays), 1e-5)
+
+
+def depths(text: str) -> dict[str, int]:
+    """The number of loops around the loop of each axis of a nest."""
+    return {axis_of(loop): len(around) for loop, around in all_loops(emit(fused(text)))}
+
+
+def loads(text: str) -> list[Node]:
+    kernel = emit(fused(text))
+    return [node for _, node in walk(kernel.blocks[0]) if node.op == "load"]
 
 
 def axes_of(text: str) -> list[str]:

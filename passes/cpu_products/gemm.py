@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
-from stack.ir.traits import in_windows, is_computed_once, is_contraction, unconverted
+from stack.ir.traits import in_windows, is_computed_once, unconverted
 from stack.ir.types import DType
 from stack.passes.cpu_products.mma import (
     depth_tile,
@@ -25,12 +25,10 @@ from stack.passes.cpu_products.panels import Panels
 from stack.passes.tiling.contraction import (
     Roles,
     operand_names,
-    product_domain,
     result_names,
     roles_of,
 )
 from stack.passes.tiling.frame import CannotTile, wide
-from stack.schedule import Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough accumulators, short code
@@ -236,53 +234,3 @@ def shared_tile(
 
     tiles = [(r, n) for n in lanes for r in ([rows] if rows else range(1, most(n) + 1))]
     return min(tiles, key=cost)
-
-
-class GemmPolicy(Policy):
-    """Schedules matmuls in tiles of m rows (unrolled) and n columns (vectorized)."""
-
-    def __init__(self, dot: Node, cpu: Cpu, is_kept: bool = False) -> None:
-        self.dot, self.cpu, self.dtype = dot, cpu, wide(dot.dtype)
-        self.is_kept = is_kept
-        self.roles = roles = roles_of(dot, by_lane=True)
-        self.domain = product_domain(roles.products, roles.height, roles.width, roles.depth)
-        self.rules = Rules(
-            {"reduction": ()},
-            axes={"b": (), "m": ("unroll",), "n": ("vector",)},
-            free=("m",),
-            most={"m": roles.height, "n": roles.width},
-            options=(),
-        )
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        vector = self.cpu.vector_bytes // self.dtype.bytes
-        columns = [c * vector for c in WIDTHS if c * vector <= self.roles.width]
-        own = self.complete(Schedule())
-        others = [self.complete(Schedule((Split("n", c, "vector"),))) for c in columns]
-        return [(s, None) for s in dict.fromkeys((own, *others))]
-
-    def complete(self, given: Schedule) -> Schedule:
-        given_tile = given.block("n"), given.block("m")
-        rows, lanes = tile_of(self.dot, self.cpu, *given_tile, self.is_kept)
-        own = (Split("m", rows, "unroll"), Split("n", lanes, "vector"))
-        return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
-
-    def needs(self, schedule: Schedule) -> Sequence[Need]:
-        mma = mma_of(self.dot, self.cpu)
-        tile = schedule.block("m", 1), schedule.block("n")
-        if mma and mma.rows > 1 and mma.divides(*tile, mma.depth):
-            return []  # it has registers of its own for the sums
-        vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
-        sums = schedule.block("m", 1) * vectors
-        return [Need("vector registers for sums", sums, self.cpu.registers)]
-
-
-def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
-    """Returns the scheduling policy of a fusion group with one matmul; None if the group has no or
-    several matmuls, an empty one, or a vector times a matrix that is lowered as a reduction. Raises
-    CannotTile if the matmul has no tile.
-    """
-    dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
-    if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):
-        return None
-    return GemmPolicy(dots[0], cpu, is_kept(group, dots[0]))

@@ -20,7 +20,7 @@ from stack.ir.types import DType
 from stack.ir.warp_ops import GROUP_ROWS, LINE_BYTES, MATRIX, WARP
 from stack.passes.tiling.contraction import operand_names, result_names, roles_of
 from stack.passes.tiling.frame import power_of_two
-from stack.schedule import Prediction, Schedule, Split, schedules_of
+from stack.schedule import AxisSplit, Prediction, Schedule, schedules_of
 from stack.target import Gpu
 
 LIBRARY = "library"  # replaces the tile in a schedule if a library computes the matmul
@@ -87,9 +87,9 @@ class Tile:
         """The tile as a schedule: blocks of the axes m, n and k of a matmul."""
         rows, lanes = self.last or (0, 0)
         splits = (
-            Split("m", self.rows, "grid", rows),
-            Split("n", self.lanes, "grid", lanes),
-            Split("k", self.step, "serial"),
+            AxisSplit("m", self.rows, "grid", rows),
+            AxisSplit("n", self.lanes, "grid", lanes),
+            AxisSplit("k", self.step, "serial"),
         )
         own = splits[1:] if self.rows == 1 else splits
         return Schedule(own, self.warps, self.stages, self.persistent)

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
+from math import prod
 
 from stack.ir.contraction import product_types
 from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
-from stack.passes.cpu_products.gemm import pick_rows
+from stack.passes.cpu_products.gemm import WIDTHS, column_cost, pick_rows
 from stack.passes.cpu_products.mma import mma_rows, why_sums
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
-from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
@@ -53,7 +54,8 @@ from stack.passes.steps.primitives import (
 )
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
-from stack.passes.tiling.frame import CannotTile, is_expensive, wide
+from stack.passes.tiling.frame import CannotTile, is_expensive, static, wide
+from stack.schedule import Axis, AxisSplit, Domain, Schedule
 from stack.target import Cpu, Mma
 
 PRODUCTS = "stvwxyz"  # the axes of loops over products
@@ -119,8 +121,46 @@ class CpuStreams(StepLowering[Cpu]):
         for axis in products:
             self._tile(made, axis)
 
-    def policy(self) -> PanelPolicy:
-        return PanelPolicy(self.group, self.target)
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes: m (rows, which are vectorized), k (keys), e (columns of states) and b. Raises
+        CannotTile for a stream without rows, or if the sums of one row do not fit in the cache.
+        """
+        axes, cpu = stream_axes(self.group), self.target
+        if not axes.row:
+            raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
+        if not self._most:
+            raise CannotTile(
+                f"{axes.columns} columns of sums are more than {cpu.cache_bytes} bytes"
+            )
+        rows, keys = axes.sizes[axes.row], static(streamed_extent(self.group))
+        many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
+        widest = max(WIDTHS) * cpu.lanes
+        found = (
+            Axis("b", prod(many), "parallel"),
+            Axis("m", rows, "parallel", ("vector",), most=min(rows, widest)),
+            Axis("e", axes.columns, "parallel"),
+            Axis("k", keys, "stream", ("serial",), most=keys, is_free=True),
+        )
+        return Domain(found, options=())
+
+    @property
+    def _most(self) -> int:
+        """The most rows of a program whose sums stay in the second-level cache."""
+        axes = stream_axes(self.group)
+        sums = 4 * len(axes.wide) * axes.columns
+        return min(axes.sizes[axes.row], self.target.cache_bytes // max(sums, 1))
+
+    def complete(self, given: Schedule) -> Schedule:
+        cpu, most, wide = self.target, self._most, stream_axes(self.group).wide
+        part = 1 << (most.bit_length() - 1)  # rows, if they are fewer than lanes
+        fits = [v for v in WIDTHS if v * cpu.lanes <= most]
+        vectors = min(fits, key=lambda v: column_cost(v, cpu), default=0)
+        has_tiles = any(m.rows > 1 for s in wide for m in cpu.mmas(product_types(s)))
+        best = cpu.streams.tiled_panel if has_tiles else cpu.streams.panel
+        keys = static(streamed_extent(self.group))
+        rows = AxisSplit("m", vectors * cpu.lanes or part, "vector")
+        return given.filled(Schedule((rows, AxisSplit("k", _panel(keys, best), "serial"))))
 
     def _wide(self, dtype: DType) -> str:
         """Returns the element type in which operands of type `dtype` are copied: f32, unless an
@@ -290,6 +330,12 @@ class CpuStreams(StepLowering[Cpu]):
                         made.may(step.because(f"{mma.name} multiplies neighbours"))
                 return mma
         return None
+
+
+def _panel(extent: int, best: int) -> int:
+    """Picks the keys of a panel: the divisor of all keys closest to `best`, if one is close."""
+    near = [s for s in range(best // 2, best + best // 2 + 1) if extent % s == 0]
+    return min(extent, min(near, key=lambda s: abs(s - best), default=best))
 
 
 def _strided(dtype: DType) -> str:

@@ -12,7 +12,7 @@ from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile, static
-from stack.schedule import Axis, Domain
+from stack.schedule import Axis
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,11 @@ class Roles:
         return prod(self.sizes[n] for n in names)
 
 
-def product_domain(batch: int, rows: int, columns: int, depth: int) -> Domain:
-    """Returns the axes of matmuls: b (batches), m (rows), n (columns), k (depth). Leaves out b and
-    m if their extent is 1.
+def product_axes(*axes: Axis) -> tuple[Axis, ...]:
+    """Returns the axes of matmuls in schedules: b (batches), m (rows), n (columns) and k (depth),
+    without b and m if their extent is 1.
     """
-    axes = (
-        Axis("b", batch, "parallel"),
-        Axis("m", rows, "parallel"),
-        Axis("n", columns, "parallel"),
-        Axis("k", depth, "reduction"),
-    )
-    return Domain(tuple(a for a in axes if a.extent > 1 or a.name in "nk"))
+    return tuple(a for a in axes if a.extent > 1 or a.name in "nk")
 
 
 def operand_names(dot: Node, position: int) -> list[str]:

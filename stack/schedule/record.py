@@ -24,7 +24,7 @@ _SPLIT = re.compile(r"(\w+)=([0-9]{1,18})(?:\+([0-9]{1,18}))?(?:@(\w+))?")
 
 
 @dataclass(frozen=True)
-class Split:
+class AxisSplit:
     """A split of one axis into blocks, and what runs them.
 
     Attributes:
@@ -58,7 +58,7 @@ class Schedule:
         instead: one of `WORDS`, for a group that another implementation computes.
     """
 
-    splits: tuple[Split, ...] = ()
+    splits: tuple[AxisSplit, ...] = ()
     warps: int = 0
     stages: int = 0
     persistent: bool = False
@@ -81,7 +81,7 @@ class Schedule:
         words = text.replace(",", " ").split()
         if len(words) == 1 and words[0] in WORDS:
             return Schedule(instead=words[0])
-        splits: list[Split] = []
+        splits: list[AxisSplit] = []
         options: dict[str, int] = {}
         persistent = False
         for word in words:
@@ -100,20 +100,22 @@ class Schedule:
                     f" none of {', '.join(BINDINGS)}"
                 )
             else:
-                splits.append(Split(match[1], int(match[2]), match[4] or "", int(match[3] or 0)))
+                splits.append(
+                    AxisSplit(match[1], int(match[2]), match[4] or "", int(match[3] or 0))
+                )
         if not words:
             raise unreadable(text, "")
         return Schedule(
             tuple(splits), options.get("warps", 0), options.get("stages", 0), persistent
         )
 
-    def of(self, axis: str) -> tuple[Split, ...]:
+    def of(self, axis: str) -> tuple[AxisSplit, ...]:
         """The splits of the axis with this name, outermost first; empty if the schedule does not
         split it.
         """
         return tuple(s for s in self.splits if s.axis == axis)
 
-    def bound(self, *bindings: str) -> tuple[Split, ...]:
+    def bound(self, *bindings: str) -> tuple[AxisSplit, ...]:
         """The splits of all axes whose binding, such as "grid", is one of `bindings`; outermost
         first.
         """
@@ -157,11 +159,11 @@ class Schedule:
         )
 
 
-def _axis(split: Split) -> str:
+def _axis(split: AxisSplit) -> str:
     return split.axis
 
 
-def _bound(own: Sequence[Split], usual: Sequence[Split]) -> Sequence[Split]:
+def _bound(own: Sequence[AxisSplit], usual: Sequence[AxisSplit]) -> Sequence[AxisSplit]:
     """Completes the splits of one axis: a split without a binding gets that of the default split at
     the same depth. Returns the default splits if the axis is not split.
     """
@@ -185,19 +187,27 @@ def unreadable(text: str, word: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a domain.
+    """One axis of a domain, and its blocks in a schedule.
 
     Attributes:
         name: its name in schedules.
         extent: number of elements.
         kind: one of `KINDS`.
+        bindings: the bindings that its splits may have, outermost first.
         whole: why programs cannot split it; "" if partial results can be combined.
+        unit: the smallest block of its first split.
+        most: the largest block; 0 for no limit.
+        is_free: its blocks need not be powers of two, only multiples of `unit`.
     """
 
     name: str
     extent: int
     kind: str
+    bindings: tuple[str, ...] = ()
     whole: str = ""
+    unit: int = 1
+    most: int = 0
+    is_free: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({self.extent}, {self.kind})"
@@ -205,9 +215,26 @@ class Axis:
 
 @dataclass(frozen=True)
 class Domain:
-    """The iteration space of a group: its axes, outermost first."""
+    """The iteration space of a group, and the schedules that its kernel allows.
 
-    axes: tuple[Axis, ...]
+    Attributes:
+        axes: its axes, outermost first.
+        options: the options that a schedule may have.
+        words: allowed values of `Schedule.instead`.
+        ordered: True if programs are numbered along the axes in the order of the domain.
+        tails: True if programs at the end of an axis may have smaller blocks.
+    """
+
+    axes: tuple[Axis, ...] = ()
+    options: tuple[str, ...] = ("warps", "stages")
+    words: tuple[str, ...] = ()
+    ordered: bool = False
+    tails: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """True if a schedule has nothing to choose."""
+        return not (self.axes or self.options)
 
     def axis(self, name: str) -> Axis | None:
         """The axis with this name; None if there is none."""

@@ -26,6 +26,8 @@ from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
 from stack.target import Target, as_cpu
 
+Replacements = dict[Node, Node | Replacement]
+
 
 @dataclass(frozen=True)
 class Tile(BlockPass):
@@ -46,60 +48,70 @@ class Tile(BlockPass):
         if group is None:
             return None
         try:
-            self._kernel(group, scope.log)
+            self.kernel(group, scope.log)
         except CannotTile as why:
             return Why(str(why))
         return group
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Node | Replacement] = {}
-        kernel_of = CachedTransform(lambda group: self._kernel(group, log), written)
+        changed: Replacements = {}
+        kernel_of = CachedTransform(lambda group: self.kernel(group, log), written)
         for node in block.nodes:
-            group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
-            if not (is_generated(group) or is_stream(group)):
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            group = alone(node, lines) if is_bare(node) else node
+            if not (is_generated(group) or is_stream(group)) or self.leaves(node):
                 continue
             try:
                 kernel = kernel_of(group)
             except CannotTile as why:
-                name = block.names.get(node, node.op)
                 if written(group):
                     raise UsageError(f"%{name}: its steps make no kernel: {why}") from why
-                log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
-                kernel = self._without_dot(group, log)
-                if kernel is None:
-                    continue
-            if log.spend("tile", block.locs.get(node, ()), f"%{block.names.get(node, node.op)}"):
-                note_width(group, log)
-                made = dict.fromkeys(set(kernel.args) - set(group.args), "panels")
-                changed[node] = Replacement(kernel, names=made)
+                changed |= self.fallback(node, group, block, log, why)
+                continue
+            if log.spend(self.name, lines, f"%{name}"):
+                changed[node] = _taken(group, kernel, log)
         return replace(block, changed)
 
-    def _kernel(self, group: Node, log: Log) -> Node:
+    def leaves(self, node: Node) -> bool:
+        """True if another pass lowers a group."""
+        return False
+
+    def kernel(self, group: Node, log: Log) -> Node:
+        """Lowers a group to its kernel. Raises CannotTile if it has none."""
         check_code(group, self.refuse)
         return with_lines(tile_group(group, log.cpu))
 
-    def _without_dot(self, group: Node, log: Log) -> Node | None:
-        """Returns the kernel of the ops that follow a group's dot, while the dot itself is left to
-        a library. None if the group is not a matmul with an epilogue, or if these ops cannot be
-        tiled."""
+    def fallback(
+        self, node: Node, group: Node, block: Block, log: Log, why: CannotTile
+    ) -> Replacements:
+        """Returns what replaces a group that has no kernel because of `why`. A matmul with an
+        epilogue becomes a library call and a kernel for the ops that follow it.
+        """
+        name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+        log.note(f"{name} stays as it is: {why}", lines)
         if group.attrs.get("kind") != "gemm":
-            return None
+            return {}
         try:
-            return self._kernel(split_dot(group)[1], log)
+            kernel = self.kernel(split_dot(group)[1], log)
         except CannotTile:
-            return None
+            return {}
+        return {node: _taken(group, kernel, log)} if log.spend("tile", lines, f"%{name}") else {}
+
+
+def _taken(group: Node, kernel: Node, log: Log) -> Replacement:
+    """Returns the replacement of a group by its kernel, and records in the log that the kernel
+    keeps 16-bit floats in f32 between its ops, if the group has any.
+    """
+    if any(t.dtype in (F16, BF16) for _, n in walk(group.blocks[0]) for t in n.types):
+        log.allow(WIDER)
+    if log.on_kernel is not None:
+        log.on_kernel(kernel)
+    return Replacement(kernel, names=dict.fromkeys(set(kernel.args) - set(group.args), "panels"))
 
 
 def tile_group(group: Node, target: Target | None = None) -> Node:
     """Lowers a fusion group or a stream to its CPU kernel. Raises CannotTile if it has none."""
     return lowering_of(group, as_cpu(target)).kernel()
-
-
-def note_width(group: Node, log: Log) -> None:
-    """Records in the log that a kernel keeps 16-bit floats in f32 between its ops, if the group has
-    any."""
-    if any(t.dtype in (F16, BF16) for _, n in walk(group.blocks[0]) for t in n.types):
-        log.allow(WIDER)
 
 
 def check_code(group: Node, refuse: Sequence[str]) -> None:

@@ -26,8 +26,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import contractions, in_windows
 from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.control import BlockPass
-from stack.passes.cpu_products.gemm import is_row_of_sums
-from stack.passes.cpu_products.mma import mma_of
+from stack.passes.cpu_products.gemm import is_row_of_sums, mma_of
 from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed

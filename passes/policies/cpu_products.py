@@ -29,10 +29,11 @@ from stack.passes.cpu_products.gemm import (
     check_worth,
     is_kept,
     memory_of,
+    mma_of,
     panels_of,
     tile_of,
+    why_sums,
 )
-from stack.passes.cpu_products.mma import mma_of, why_sums
 from stack.passes.cpu_products.panels import Panels, run_of
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
@@ -120,18 +121,16 @@ class CpuProducts(StepLowering[Cpu]):
         why = "tiles of rows share the panel of columns around them"
         made.take(*reordered([n for n in names.values() if n], order, why))
         if has_panels:
-            cut = split(made, lane, lanes, "overlap", f"a tile has {lanes} columns")
-            lane = cut.inner
+            outer, lane = split(made, lane, lanes, "overlap", f"a tile has {lanes} columns")
             for other in below:
                 made.take(Reorder(lane, other).because("the loop to vectorize is innermost"))
-            panels.append(cut.outer)
-        if row and axes(made.kernel)[row] > tile.rows:
-            cut = split(made, row, tile.rows, "overlap", f"a tile has {tile.rows} rows")
-            below[-1], row = cut.outer, cut.inner
+            panels.append(outer)
+        outer, row = split(made, row, tile.rows, "overlap", f"a tile has {tile.rows} rows")
+        below[-1:] = [outer] if outer else below[-1:]
         if tile.groups > 1:
             share = -(-tile.outermost // tile.groups)
             why = f"{tile.groups} groups of rows give all threads work"
-            panels.append(split(made, below[0], share, "overlap", why).outer)
+            panels.append(split(made, below[0], share, "overlap", why)[0])
         for axis in panels:
             made.take(Bind(axis, "cores").because("threads share panels of columns"))
         made.take(Vectorize(lane).because(f"a row of a tile has {lanes} accumulators"))

@@ -23,8 +23,7 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
-from stack.passes.cpu_products.gemm import WIDTHS, column_cost, pick_rows
-from stack.passes.cpu_products.mma import mma_rows, why_sums
+from stack.passes.cpu_products.gemm import WIDTHS, column_cost, mma_rows, pick_rows, why_sums
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
@@ -108,12 +107,8 @@ class CpuStreams(StepLowering[Cpu]):
         if not self.is_short and any(n.dtype.bits == 16 for n in converted):
             made.take(Rewrite("unrounded").because("registers hold f32"))
         parallel, rows = self._order(made, row, column), self.schedule.block("m")
-        if axes(made.kernel).get(row, 0) > rows:
-            cut = split(made, row, rows, "overlap", "vectors of rows fill registers")
-            parallel, row = [cut.outer if a == row else a for a in parallel], cut.inner
-        else:
-            parallel.remove(row)
-        for axis in parallel:
+        outer, row = split(made, row, rows, "overlap", "vectors of rows fill registers")
+        for axis in (*parallel, outer) if outer else parallel:
             made.take(Bind(axis, "cores").because("threads share rows"))
         key = self._panels(made, self.schedule.block("k"), row, column)
         products = self._apart(made, key, column)
@@ -181,16 +176,14 @@ class CpuStreams(StepLowering[Cpu]):
         last = [a for a in (row, column) if a in now]
         first = [a for a in now if a not in last]
         made.take(*reordered(now, [*first, *last], "rows are vectorized"))
-        return [*first, row]
+        return first
 
     def _panels(self, made: LoweredKernel, size: int, row: str, column: str) -> str:
         """Splits the loop over keys into panels (blocks of `size` keys), and computes the states of
         a panel at once. Returns the axis over the keys of a panel.
         """
-        key, panel = STREAMED, ""
-        if axes(made.kernel).get(key, 0) > size:
-            cut = split(made, key, size, "peel", "the products of a panel stay in the cache")
-            panel, key = cut.outer, cut.inner
+        why = "the products of a panel stay in the cache"
+        panel, key = split(made, STREAMED, size, "peel", why)
         made.may(BlockStates(key).because("states are rescaled once in a panel"))
         made.take(Vectorize(row).because("each lane has a row"))
         if panel:
@@ -250,10 +243,7 @@ class CpuStreams(StepLowering[Cpu]):
         for mma in self.target.mmas(product_types(wide[0])) if wide else ():
             if 1 < mma.rows <= columns:
                 rows = mma_rows(mma, columns)
-        if columns <= rows:
-            return COLUMNS
-        cut = split(made, COLUMNS, rows, "peel", f"registers hold {rows} rows of sums")
-        return cut.inner
+        return split(made, COLUMNS, rows, "peel", f"registers hold {rows} rows of sums")[1]
 
     def _stages(self, made: LoweredKernel, key: str, column: str) -> list[Step]:
         """Returns the steps that store values of a panel (block of keys) in local memory because
@@ -287,9 +277,7 @@ class CpuStreams(StepLowering[Cpu]):
         extent, (product, *_) = axes(made.kernel)[axis], _products(made.kernel, axis)
         rows = mma_rows(mma, extent) if mma is not None and mma.rows > 1 else 0
         rows = rows or pick_rows(extent, product.dot.tile[1], F32, self.target)
-        if extent > rows:
-            cut = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
-            axis = cut.inner
+        _, axis = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
         name, held = mma.name if mma else "", memory_of(made.kernel.blocks[0])
         found = _products(made.kernel, axis)
         panels = [held(product.dot.operands[1].memory) for product in found]

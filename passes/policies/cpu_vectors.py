@@ -132,9 +132,9 @@ def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
     block = cpu.rows.block
     if not plan.is_reduced and extent > cpu.rows.line and longest > block:
         even = (n for n in range(block, cpu.rows.least_block - 1, -1) if longest % n == 0)
-        cut = split(made, axis, next(even, block), "peel", "threads share a long row")
-        plan.parallel.append(cut.outer)
-        axis, longest = cut.inner, cut.block
+        longest = next(even, block)
+        outer, axis = split(made, axis, longest, "peel", "threads share a long row")
+        plan.parallel.append(outer)
     if longest < 2 * cpu.chunk and not (lanes and longest > cpu.chunk):
         made.take(Vectorize(axis).because("one vector holds all of it"))
         return

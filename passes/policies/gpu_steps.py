@@ -37,7 +37,8 @@ def splits(blocks: Mapping[str, int], extents: Mapping[str, int], front: str = "
 
 def tiles(blocks: Mapping[str, int], extents: Mapping[str, int], front: str = "") -> list[Step]:
     """Returns `splits` of axes, outermost first, and the steps that vectorize the blocks."""
-    inner = [Vectorize(f"{name}.1") for name in reversed(list(blocks))]
+    why = "one operation is for all elements of a tile"
+    inner = [Vectorize(f"{name}.1").because(why) for name in reversed(list(blocks))]
     return [*splits(blocks, extents, front), *inner]
 
 

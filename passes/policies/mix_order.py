@@ -64,14 +64,15 @@ class MixOrderLowering(StepLowering[Gpu]):
         line, rows, warps = self._tile()
         walked, last = names[space.streamed], names[-1]
         own = {last: line, **({walked: rows} if rows > 1 else {})}
-        steps = tiles({n: own[n] for n in names if n in own}, extents)
+        others = {n: 1 for n in names if n not in ("", walked, last)}
+        steps = programs(extents, others) + tiles({n: own[n] for n in names if n in own}, extents)
         count = -(-extents[walked] // rows) if walked else 1
         if count > 1:
             axis, ahead = f"{walked}.0" if rows > 1 else walked, self.target.mixes.prefetch
             shared, sums = space.is_shared, rows > 1
             steps += serial_loop(axis, count, is_shared=shared, has_sums=sums, ahead=ahead)
         results = self.group.blocks[0].results
-        steps += programs(extents, {n: own.get(n, 1) for n in names if n not in ("", walked)})
+        steps += programs(extents, {last: line})
         steps += arithmetic(results) + evictions(results, self.target)
         made.take(*steps, Launch(warps))
 

@@ -299,11 +299,10 @@ class CpuRowStreams(StepLowering[Cpu]):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         (kept, *_) = nests(made.kernel) or [[]]
-        key = self._cut(
-            made, STREAMED, self.target.rows.part, "a part stays in the first-level cache"
-        )
+        part, chunk = self.target.rows.part, self.target.chunk
+        _, key = split(made, STREAMED, part, "peel", "a part stays in the first-level cache")
         made.may(BlockStates(key).because("states are rescaled once in a part"))
-        lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
+        _, lane = split(made, key, chunk, "peel", f"a vector has {chunk} lanes")
         made.take(Vectorize(lane))
         for axis in reversed(list(axes(made.kernel))):
             if axis.startswith(STREAMED):
@@ -311,11 +310,3 @@ class CpuRowStreams(StepLowering[Cpu]):
         for axis in kept:
             if axis != STREAMED:
                 made.may(Bind(axis, "cores").because("threads share rows"))
-
-    def _cut(self, made: LoweredKernel, axis: str, size: int, why: str) -> str:
-        """Splits an axis into blocks of `size` if it is longer than that. Returns the axis inside a
-        block, or the axis itself.
-        """
-        if axes(made.kernel)[axis] <= size:
-            return axis
-        return split(made, axis, size, "peel", why).inner

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from stack.ir.node import Node
 from stack.ir.types import F32, I64
 from stack.passes.nest.emit import emit
+from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import (
     IllegalStep,
     LoweredKernel,
@@ -113,11 +114,15 @@ def check_powers(group: Node) -> None:
             raise CannotTile("it raises integers to powers")
 
 
-def split(made: LoweredKernel, axis: str, size: int, tail: str, why: str) -> Split:
-    """Splits an axis of a kernel. Returns the step, which names the axes over and in blocks."""
+def split(made: LoweredKernel, axis: str, size: int, tail: str, why: str) -> tuple[str, str]:
+    """Splits an axis of a kernel into blocks of `size` if it is longer. Returns the axis over
+    blocks, "" if there is one, and the axis inside of a block.
+    """
+    if axes(made.kernel).get(axis, 0) <= size:
+        return "", axis
     step = Split(axis, size, tail, why=why)
     made.take(step)
-    return step
+    return step.outer, step.inner
 
 
 def reordered(now: Sequence[str], wanted: Sequence[str], why: str) -> list[Reorder]:

@@ -17,8 +17,7 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
-from stack.passes.cpu_products.gemm import tile_of
-from stack.passes.cpu_products.mma import mma_of
+from stack.passes.cpu_products.gemm import mma_of, tile_of
 from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.positions.stream_shape import StreamAxes, memory_side, stream_axes
 from stack.passes.rules.dot_layout import dot_axes, make_dot

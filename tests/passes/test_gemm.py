@@ -13,8 +13,7 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
-from stack.passes.cpu_products.mma import depth_tile
+from stack.passes.cpu_products.gemm import depth_tile, pick_lanes, pick_rows
 from stack.passes.cpu_products.panels import Panels
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import CannotTile, Tile, tile_group

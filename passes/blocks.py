@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import ClassVar
 
 from stack.ir.func import Func
-from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, writes_by_data
 from stack.passes.control import BlockPass
 from stack.passes.gpu_products.group_split import unfuse_gemms
 from stack.passes.gpu_products.tile_choice import is_given_to_library
-from stack.passes.policies.lowerings import lowering_of
 from stack.passes.retreat import instead, smaller
-from stack.passes.tile import Replacements, Tile, check_code
+from stack.passes.tile import Replacements, Tile
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.log import Log
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Blocks(Tile):
         dots: types in which the backend accumulates matmuls of tiles; empty for all.
     """
 
+    target_of: ClassVar[Callable[[Log], Target]] = attrgetter("gpu")
+    # writes at indices that are data are sequential
+    others: ClassVar[Sequence[Callable[[Node], bool]]] = (writes_by_data, is_given_to_library)
     dots: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
@@ -38,18 +43,13 @@ class Blocks(Tile):
     def change(self, block: Block, log: Log) -> Block:
         return super().change(unfuse_gemms(block), log)
 
-    def leaves(self, node: Node) -> bool:
-        # writes at indices that are data are sequential
-        return writes_by_data(node) or is_given_to_library(node)
-
     def kernel(self, group: Node, log: Log) -> Node:
         """Lowers a group to its kernel.
 
         Raises CannotTile if it has none, or if a matmul accumulates in a type that is not in the
         option `dots`.
         """
-        check_code(group, self.refuse)
-        kernel = with_lines(lowering_of(group, log.gpu).kernel())
+        kernel = super().kernel(group, log)
         for _, node in walk(kernel.blocks[0]):
             if is_contraction(node) and self.dots and str(node.dtype) not in self.dots:
                 raise CannotTile(f"no tile product of {node.args[0].dtype} in {node.dtype}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.builder import Builder
@@ -24,7 +26,7 @@ from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
-from stack.target import Target, as_cpu
+from stack.target import Target
 
 Replacements = dict[Node, Node | Replacement]
 
@@ -37,6 +39,8 @@ class Tile(BlockPass):
         refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
+    target_of: ClassVar[Callable[[Log], Target]] = attrgetter("cpu")
+    others: ClassVar[Sequence[Callable[[Node], bool]]] = ()  # tests of nodes that stay
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
@@ -59,7 +63,8 @@ class Tile(BlockPass):
         for node in block.nodes:
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             group = alone(node, lines) if is_bare(node) else node
-            if not (is_generated(group) or is_stream(group)) or self.leaves(node):
+            is_group = is_generated(group) or is_stream(group)
+            if not is_group or any(test(node) for test in self.others):
                 continue
             try:
                 kernel = kernel_of(group)
@@ -72,14 +77,12 @@ class Tile(BlockPass):
                 changed[node] = _taken(group, kernel, log)
         return replace(block, changed)
 
-    def leaves(self, node: Node) -> bool:
-        """True if another pass lowers a group."""
-        return False
-
     def kernel(self, group: Node, log: Log) -> Node:
         """Lowers a group to its kernel. Raises CannotTile if it has none."""
-        check_code(group, self.refuse)
-        return with_lines(tile_group(group, log.cpu))
+        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
+        if foreign:
+            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        return with_lines(lowering_of(group, self.target_of(log)).kernel())
 
     def fallback(
         self, node: Node, group: Node, block: Block, log: Log, why: CannotTile
@@ -95,7 +98,7 @@ class Tile(BlockPass):
             kernel = self.kernel(split_dot(group)[1], log)
         except CannotTile:
             return {}
-        return {node: _taken(group, kernel, log)} if log.spend("tile", lines, f"%{name}") else {}
+        return {node: _taken(group, kernel, log)} if log.spend(self.name, lines, f"%{name}") else {}
 
 
 def _taken(group: Node, kernel: Node, log: Log) -> Replacement:
@@ -107,15 +110,3 @@ def _taken(group: Node, kernel: Node, log: Log) -> Replacement:
     if log.on_kernel is not None:
         log.on_kernel(kernel)
     return Replacement(kernel, names=dict.fromkeys(set(kernel.args) - set(group.args), "panels"))
-
-
-def tile_group(group: Node, target: Target | None = None) -> Node:
-    """Lowers a fusion group or a stream to its CPU kernel. Raises CannotTile if it has none."""
-    return lowering_of(group, as_cpu(target)).kernel()
-
-
-def check_code(group: Node, refuse: Sequence[str]) -> None:
-    """Raises CannotTile if a group contains an op of `refuse`: the backend has no code for it."""
-    foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(refuse)
-    if foreign:
-        raise CannotTile(f"no code for {', '.join(sorted(foreign))}")

@@ -55,7 +55,7 @@ class RowLowering(StepLowering[Gpu]):
     @cached_property
     def space(self) -> RowSpace:
         """The loop space of the group. Raises CannotTile if its results do not share one."""
-        return RowSpace.of(self.group)
+        return RowSpace(self.group)
 
     @cached_property
     def domain(self) -> Domain:
@@ -199,7 +199,7 @@ class RowLowering(StepLowering[Gpu]):
 
     def take(self, made: LoweredKernel) -> None:
         space, schedule, extents = self.space, self.schedule, dict(axes(made.kernel))
-        names = axis_names(space.root, set(space.reduced))
+        names = axis_names(space.root, space.reduced)
         kept = [names[a] for a in space.kept if names[a]]
         reduced = [names[a] for a in space.reduced if names[a]]
         inner = [n for n in extents if n not in names]  # of reductions in other spaces

@@ -11,9 +11,10 @@ the epilogue to the tile. A matrix-vector product sums tiles of partial sums ins
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 from stack.ir.contraction import ROUNDED
 from stack.ir.node import Node
@@ -65,51 +66,14 @@ from stack.schedule import Axis, Domain, Need, Prediction, Schedule, first_sched
 from stack.target import Gpu
 
 
-@dataclass(frozen=True)
-class Nest:
-    """The loops over the result of a product, or over some of its rows.
+class Nest(NamedTuple):
+    """The loops over the result of a product, or over some of its rows."""
 
-    Attributes:
-        others: the axes that are not tiled, outermost first.
-        row: the axis of the rows; "" for a matrix-vector product.
-        lane: the axis of the columns.
-        summed: the contracted axis.
-        rows: the rows of a tile.
-        lanes: the columns of a tile.
-        is_row_last: whether programs along the rows run side by side.
-    """
-
-    others: tuple[str, ...]
-    row: str
-    lane: str
-    summed: str
-    rows: int
-    lanes: int
-    is_row_last: bool = False
-
-    @property
-    def tiled(self) -> dict[str, int]:
-        """The axes of the result that are tiled, outermost first, with the block sizes."""
-        found = [(self.row, self.rows), (self.lane, self.lanes)]
-        return {name: n for name, n in (found[::-1] if self.is_row_last else found) if name}
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes of the result, outermost first."""
-        return (*self.others, *self.tiled)
-
-    def peeled(self, rows: int, lanes: int) -> Nest:
-        """Returns the description of the loops over the last rows, which get smaller tiles of
-        `rows` x `lanes` because they do not fill all processors.
-        """
-        return replace(
-            self,
-            row=self.row + LAST,
-            lane=self.lane + LAST,
-            summed=self.summed + LAST,
-            rows=rows,
-            lanes=lanes,
-        )
+    others: Sequence[str]  # the axes that are not tiled, outermost first
+    row: str  # the axis of the rows; "" for a matrix-vector product
+    lane: str  # the axis of the columns
+    summed: str  # the contracted axis
+    tiled: Mapping[str, int]  # the axes of rows and columns, outermost first, with their blocks
 
 
 class Products(StepLowering[Gpu]):
@@ -347,10 +311,12 @@ class Products(StepLowering[Gpu]):
                 raise CannotTile("it reduces more than its products do")
             if depths[1:] and depths[-1] < MATRIX:
                 raise CannotTile(f"a dot over several axes, the last of {depths[-1]} elements")
-            others = tuple(name_of[n] for n in (*roles.batch, *roles.panels, *roles.outer))
-            own = others, name_of.get(roles.row, ""), name_of[roles.lane], contracted[0]
-            found.append(Nest(*own, tile.rows, tile.lanes, is_row_last=given[:1] == ["n"]))
-            made.take(*reordered(names, found[-1].axes, "the order of the programs"))
+            others = [name_of[n] for n in (*roles.batch, *roles.panels, *roles.outer)]
+            row, lane = name_of.get(roles.row, ""), name_of[roles.lane]
+            tiled = {name: n for name, n in ((row, tile.rows), (lane, tile.lanes)) if name}
+            tiled = dict(reversed(tiled.items())) if given[:1] == ["n"] else tiled
+            found.append(Nest(others, row, lane, contracted[0], tiled))
+            made.take(*reordered(names, [*others, *tiled], "the order of the programs"))
         why = "the contracted axes become one"
         made.take(*(Fuse(contracted[0], other).because(why) for other in contracted[1:]))
         return found
@@ -369,7 +335,9 @@ class Products(StepLowering[Gpu]):
             return []
         why = f"{whole} rows fill {self.target.processors} processors; the rest gets smaller tiles"
         made.take(Peel(nest.row, left).because(why))
-        return [nest.peeled(rows, lanes)]
+        row, lane, summed = (name + LAST for name in (nest.row, nest.lane, nest.summed))
+        sizes = {row: rows, lane: lanes}
+        return [Nest((), row, lane, summed, {n + LAST: sizes[n + LAST] for n in nest.tiled})]
 
     def _depth(self, extent: int, tile: Tile) -> int:
         """Returns the block size of a contracted axis."""
@@ -400,7 +368,7 @@ class Products(StepLowering[Gpu]):
         """Returns the steps that distribute the tiles of a matmul over programs."""
         made: list[Step] = [Bind(name, "grid").because("independent") for name in nest.others]
         made += programs(extents, {name: blocks[name] for name in nest.tiled})
-        is_last = not nest.is_row_last and extents[nest.lane] > blocks[nest.lane]
+        is_last = [*nest.tiled][-1] == nest.lane and extents[nest.lane] > blocks[nest.lane]
         if is_last and len(made) > 1:
             rows = self.target.matmuls.raster_rows
             why = f"programs of {rows} rows of tiles share operands in the cache"

@@ -372,15 +372,9 @@ def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     return min(predicted(t, product, dtype, gpu).seconds for t in tiles)
 
 
-def first_text(group: Node) -> str:
-    """Returns the text of the first schedule in a group's attributes; "" if it has none."""
-    named = schedules_of(group)
-    return named[0] if named else ""
-
-
 def is_given_to_library(group: Node) -> bool:
     """True if the schedule of a group asks for a library call."""
-    return first_text(group) == LIBRARY
+    return schedules_of(group)[:1] == (LIBRARY,)
 
 
 def is_lone(body: Block, dot: Node) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from stack.ir.node import Node, topological
 from stack.ir.traits import divides, is_number
+from stack.ir.warp_ops import WARP
 from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
@@ -19,7 +21,17 @@ from stack.passes.steps.primitives import (
     Vectorize,
 )
 from stack.passes.tiling.frame import static
+from stack.schedule import Need, Schedule
 from stack.target import Gpu
+
+
+def tile_needs(schedule: Schedule, gpu: Gpu) -> list[Need]:
+    """Returns what the programs of a schedule need of a GPU: threads, and registers for a tile."""
+    held = prod(schedule.block(axis) for axis in {s.axis for s in schedule.splits})
+    return [
+        Need("threads", schedule.warps * WARP, gpu.threads),
+        Need("registers for a tile", held, gpu.registers),
+    ]
 
 
 def splits(blocks: Mapping[str, int], extents: Mapping[str, int], front: str = "") -> list[Step]:

@@ -17,7 +17,7 @@ from functools import cached_property
 from math import prod
 
 from stack.ir.kernel_ops import access_parts
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_load
 from stack.ir.warp_ops import MATRIX, WARP
@@ -56,28 +56,24 @@ class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products.
 
     A schedule has blocks of m (rows) and k (the streamed axis); e (columns of states) is never
-    split. The states are the sums of the loop.
+    split.
+
+    Attributes:
+        states: the block that updates the states in an iteration.
+        dots: the matmuls of an iteration.
+        sums: the states that are matmuls.
     """
+
+    def __init__(self, group: Node, target: Gpu) -> None:
+        super().__init__(group, target)
+        self.states = group.blocks[0]
+        self.dots = contractions(self.states.nodes)
+        self.sums = contractions(self.states.results)
 
     @cached_property
     def shape(self) -> StreamShape:
         """The roles of the stream's axes. Raises CannotTile if they cannot be derived."""
         return stream_shape(stream_index_maps(*self.group.blocks), True)
-
-    @property
-    def states(self) -> Block:
-        """The block that updates the states in an iteration."""
-        return self.group.blocks[0]
-
-    @property
-    def dots(self) -> list[Node]:
-        """The matmuls of an iteration."""
-        return contractions(self.states.nodes)
-
-    @property
-    def sums(self) -> list[Node]:
-        """The states that are matmuls."""
-        return contractions(self.states.results)
 
     @property
     def extent(self) -> int:

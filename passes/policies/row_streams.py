@@ -41,7 +41,7 @@ from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import is_load, signs
 from stack.ir.warp_ops import WARP
 from stack.passes.nest.online import STREAMED
-from stack.passes.policies.gpu_steps import arithmetic, evictions, programs, serial_loop
+from stack.passes.policies.gpu_steps import arithmetic, evictions, programs, serial_loop, tile_needs
 from stack.passes.policies.reduction_loops import (
     ONCE,
     PRIVATE,
@@ -148,11 +148,7 @@ class RowStreams(StepLowering[Gpu]):
         return lanes
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
-        held = schedule.block("c", 1) * schedule.block("k")
-        return [
-            Need("threads", schedule.warps * WARP, self.target.threads),
-            Need("registers for a tile", held, self.target.registers),
-        ]
+        return tile_needs(schedule, self.target)
 
     def take(self, made: LoweredKernel) -> None:
         walk, loop, schedule = self.walk, self.loop, self.schedule

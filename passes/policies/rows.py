@@ -22,7 +22,14 @@ from stack.ir.traits import is_reduction
 from stack.ir.warp_ops import WARP
 from stack.passes.nest.emit import axis_names
 from stack.passes.nest.scope import letter
-from stack.passes.policies.gpu_steps import arithmetic, evictions, programs, serial_loop, tiles
+from stack.passes.policies.gpu_steps import (
+    arithmetic,
+    evictions,
+    programs,
+    serial_loop,
+    tile_needs,
+    tiles,
+)
 from stack.passes.policies.reduction_loops import (
     ACROSS,
     ONCE,
@@ -79,7 +86,8 @@ class RowLowering(StepLowering[Gpu]):
         if is_walked(made):
             own = made.warps or loop.warps, made.stages or loop.ahead
             return replace(made, warps=own[0], stages=own[1])
-        return replace(made, warps=made.warps or self._warps(self._held(made)))
+        held = prod(made.block(axis.name, 1) for axis in self.domain.axes)
+        return replace(made, warps=made.warps or self._warps(held))
 
     @cached_property
     def _whole(self) -> int:
@@ -135,19 +143,13 @@ class RowLowering(StepLowering[Gpu]):
         return ""
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
-        return [
-            Need("threads", schedule.warps * WARP, self.target.threads),
-            Need("registers for a tile", self._held(schedule), self.target.registers),
-        ]
+        return tile_needs(schedule, self.target)
 
     def _row_elements(self) -> int:
         """The elements of a tile of several whole rows, and of each of its warps."""
         sizes, size = self.target.rows, prod(self.space.shape)
         is_written = any(prod(map(static, r.shape)) >= size for r in self.space.results)
         return sizes.written_row_elements if is_written else sizes.row_elements
-
-    def _held(self, schedule: Schedule) -> int:
-        return prod(schedule.block(a.name, 1) for a in self.domain.axes)
 
     def _usual(self) -> Schedule:
         space, gpu, sizes = self.space, self.target, self.target.rows

@@ -149,7 +149,8 @@ class ProductStreams(StepLowering[Gpu]):
             return found  # the default is not checked here: the compiler reports if it does not fit
         rows, step = schedule.block("m"), schedule.block("k")
         sums = rows * (len(self.sums) * self.widest + step)
-        read = {a for d in self.dots for a in d.args if is_in_memory(a) and self._is_streamed(a)}
+        streamed = (a for d in self.dots for a in d.args if self.extent in a.shape[-2:])
+        read = {*filter(is_in_memory, streamed)}
         bytes_ = sum(step * self._width(a) * a.dtype.bytes for a in read)
         return [
             *found,
@@ -162,9 +163,6 @@ class ProductStreams(StepLowering[Gpu]):
         its registers and shared memory."""
         parts = -(-self.extent // int(self.group.attrs.get("part", self.extent)))
         return self.many * -(-self.shape.rows // rows) * parts <= self.target.processors
-
-    def _is_streamed(self, operand: Node) -> bool:
-        return self.extent in operand.shape[-2:]
 
     def _width(self, operand: Node) -> int:
         """Returns how many elements an operand has for each position of the streamed axis."""

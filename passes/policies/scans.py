@@ -30,7 +30,7 @@ from stack.passes.policies.gpu_steps import programs, tiles
 from stack.passes.policies.reduction_loops import warps_of
 from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.steps.loops import axes
-from stack.passes.steps.primitives import Bind, Launch, LoweredKernel, Step
+from stack.passes.steps.primitives import Bind, Launch, LoweredKernel
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Cpu, Gpu
 
@@ -54,10 +54,17 @@ class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
     def take(self, made: LoweredKernel) -> None:
-        (scan,) = self.group.blocks[0].results
-        if why := _why_not(scan, self.target):
+        (scan,), gpu = self.group.blocks[0].results, self.target
+        if why := _why_not(scan, gpu):
             raise CannotTile(why)
-        made.take(*_steps(scan, self.target))
+        sizes = {letter(axis): static(size) for axis, size in enumerate(scan.shape)}
+        scanned = letter(int(scan.attrs["axis"]))
+        blocks = _blocks(sizes, scanned, gpu)
+        tiled = {n: block for n, block in blocks.items() if sizes[n] > 1 and block > 1}
+        made.take(*tiles(tiled, sizes, front=scanned if scan.attrs["reverse"] else ""))
+        made.take(*programs(sizes, {n: block for n, block in blocks.items() if n != scanned}))
+        held = prod(blocks.values())
+        made.take(Launch(warps_of(held, gpu)).because(f"a tile has {held} elements"))
 
 
 def _why_not(scan: Node, gpu: Gpu) -> str:
@@ -88,18 +95,6 @@ def _blocks(sizes: Mapping[str, int], scanned: str, gpu: Gpu) -> dict[str, int]:
             blocks[axis] = min(power_of_two(sizes[axis]), room)
             room //= blocks[axis]
     return blocks
-
-
-def _steps(scan: Node, gpu: Gpu) -> list[Step]:
-    """Returns the loop transformations that lower a scan to its GPU kernel."""
-    sizes = {letter(axis): static(size) for axis, size in enumerate(scan.shape)}
-    scanned = letter(int(scan.attrs["axis"]))
-    blocks = _blocks(sizes, scanned, gpu)
-    tiled = {n: block for n, block in blocks.items() if sizes[n] > 1 and block > 1}
-    made = tiles(tiled, sizes, front=scanned if scan.attrs["reverse"] else "")
-    made += programs(sizes, {n: block for n, block in blocks.items() if n != scanned})
-    held = prod(blocks.values())
-    return [*made, Launch(warps_of(held, gpu)).because(f"a tile has {held} elements")]
 
 
 class CpuScans(StepLowering[Cpu]):

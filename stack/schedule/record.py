@@ -256,11 +256,6 @@ class Prediction:
     seconds: float
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    @property
-    def bound(self) -> str:
-        """Name of the part that takes longest, the bottleneck; "" if only the total is known."""
-        return max(self.parts, key=lambda p: self.parts[p], default="")
-
     def __str__(self) -> str:
         return f"{self.seconds * 1e6:.1f} us"
 

@@ -43,7 +43,8 @@ def splits(blocks: Mapping[str, int], extents: Mapping[str, int], front: str = "
     for name, block in blocks.items():
         is_front = name == front and extents[name] % block
         cut = Split(name, block, "front" if is_front else "mask")
-        made.append(cut.because(f"a tile has {block} of {extents[name]} elements along {name}"))
+        share = f"{block} of {extents[name]}" if block < extents[name] else f"all {extents[name]}"
+        made.append(cut.because(f"a tile has {share} elements along {name}"))
     return made
 
 

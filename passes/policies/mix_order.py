@@ -97,24 +97,17 @@ class MixOrderLowering(StepLowering[Gpu]):
 class MixOrderSpace:
     """The loop space of a group with column reductions and row-wise work.
 
-    Attributes:
-        root: the node whose axes span the space.
-        across: the column reductions, over the axis `streamed`; each reads the whole space.
-        shape: the extent of each axis, outermost first; the last axis runs along rows.
-        streamed: the axis over which a program loops: the reduction axis of `across`.
-        is_along: whether there is also a reduction along rows.
-        programs: the number of programs of the kernel.
-        is_shared: whether one loop over `streamed` serves several of the plain nest: those of
-            column reductions that do not depend on each other, or of results of the full shape.
+    One loop over the axis `streamed` may serve several of the plain nest: those of column
+    reductions that do not depend on each other, or of results of the full shape.
     """
 
-    root: Node
-    across: tuple[Node, ...]
-    shape: tuple[int, ...]
-    streamed: int
-    is_along: bool
-    programs: int
-    is_shared: bool
+    root: Node  # its axes span the space
+    across: tuple[Node, ...]  # the column reductions; each reads the whole space
+    shape: tuple[int, ...]  # the extent of each axis, outermost first; the last is along rows
+    streamed: int  # the axis over which a program loops: the reduction axis of `across`
+    is_along: bool  # whether there is also a reduction along rows
+    programs: int  # of the kernel
+    is_shared: bool  # whether one loop serves several
 
     @property
     def reduced(self) -> tuple[int, ...]:

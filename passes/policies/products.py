@@ -22,12 +22,12 @@ from stack.ir.traits import contractions
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.gpu_products.group_split import UNFUSED, horizontal_products
-from stack.passes.gpu_products.library_copies import copy_seconds
 from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
     Product,
     Tile,
     best_seconds,
+    copy_seconds,
     horizontal_product,
     is_lone,
     library_seconds,

@@ -20,23 +20,16 @@ from stack.target import Gpu
 class ReductionLoop:
     """The loop over a long axis.
 
-    Attributes:
-        block: the elements of a tile.
-        warps: the warps of a program.
-        ahead: the prefetch depth in iterations. 1 loads straight to registers; 0 leaves it to the
-            backend.
-        is_first: whether a second loop reads the axis again. A multiprocessor then has one program,
-            so that the rows of all programs stay in the cache between the loops.
-        is_whole: whether all tiles of the axis stay in registers.
-        columns: of a tile with states that are merged.
+    If a second loop reads the axis again, a multiprocessor has one program, so that the rows of all
+    programs stay in the cache between the loops.
     """
 
-    block: int
-    warps: int
-    ahead: int = 0
-    is_first: bool = False
-    is_whole: bool = False
-    columns: int = 0
+    block: int  # the elements of a tile
+    warps: int  # of a program
+    ahead: int = 0  # the prefetch depth; 1 loads straight to registers, 0 is up to the backend
+    is_first: bool = False  # whether a second loop reads the axis again
+    is_whole: bool = False  # whether all tiles of the axis stay in registers
+    columns: int = 0  # of a tile with states that are merged
 
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns

@@ -227,45 +227,35 @@ class RowStreams(StepLowering[Gpu]):
 
 
 class Walk:
-    """The loop over a row in the plain loop nest of a stream.
-
-    Attributes:
-        extent: the elements of the row, or of its part.
-        around: the axes of the programs, with their extents.
-        is_online: whether states are rescaled.
-        states: the number of states.
-        loose: the number of sums that only their own update reads.
-        counts: the number of states that add the same number in each iteration.
-        is_chain: whether some state depends on another one.
-        is_corrected: whether some state is added to when it is rescaled.
-        is_private: whether each element of a block should have its own states.
-        has_positions: whether some state is an integer, such as the position of a maximum.
-        column: the axis of the programs along which memory is contiguous, if it is not the row's;
-            else "".
-    """
+    """The loop over a row in the plain loop nest of a stream."""
 
     def __init__(self, nest: Node) -> None:
-        loops = [loop for loop, _ in all_loops(nest)]
-        found = axes(nest)
+        loops, found = [loop for loop, _ in all_loops(nest)], axes(nest)
         around = [axis_of(n) for n in loops if stores_only(n)]
+        # the axes of the programs, with their extents
         self.around = {name: found[name] for name in around if name != STREAMED}
-        self.extent = found.get(STREAMED, 1)
+        self.extent = found.get(STREAMED, 1)  # the elements of the row, or of its part
         walks = [n for n in loops if axis_of(n) == STREAMED and axis_of(n) in found]
         first = next((n for n in walks if not stores_only(n)), None)
         block = first.blocks[0] if first is not None else Block((), ())
         states = (states_of(block) if first is not None else None) or []
-        self.is_online = any(map(is_online, walks))
+        self.is_online = any(map(is_online, walks))  # whether states are rescaled
         self.states = len(states)
+        # sums that only their own update reads, and states that add the same number each time
         self.loose = sum(scaled(block, s) is not None for s in states)
         self.counts = sum(block.params[0] not in s.part.vars for s in states)
         news = {s.new for s in states}
+        # whether some state depends on another one
         self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
-        kept = [n for s in states for n in topological([s.kept])]
+        # whether some state is added to when it is rescaled
         self.is_corrected = any(signs(s.kept) == (1, 1) for s in states)
+        # whether some state is an integer, such as the position of a maximum
         self.has_positions = any(s.new.dtype.is_integer for s in states)
+        # the axis of the programs along which memory is contiguous, if it is not the row's
         self.column = _column(nest, self.around)
-        is_cheap = not any(map(is_expensive, kept))
+        is_cheap = not any(is_expensive(n) for s in states for n in topological([s.kept]))
         is_cheap &= bool(self.column) or all(s.new.dtype.is_float for s in states)
+        # whether each element of a block should have its own states
         self.is_private = is_cheap and self.is_online and self.loose < self.states
 
 

@@ -107,20 +107,13 @@ class Policy(ABC):
 
 @dataclass
 class ScheduleCandidate:
-    """One schedule that was considered for a fusion group.
-
-    Attributes:
-        expected: the model's prediction; None if there is none.
-        why: the reason why it is illegal; "" if it is legal.
-        seconds: measured time; None if it was not measured or did not run.
-        problem: the reason why it did not run.
-    """
+    """One schedule that was considered for a fusion group."""
 
     schedule: str
-    expected: Prediction | None = None
-    why: str = ""
-    seconds: float | None = None
-    problem: str = ""
+    expected: Prediction | None = None  # by the model
+    why: str = ""  # the reason why it is illegal; "" if it is legal
+    seconds: float | None = None  # measured; None if it was not measured or did not run
+    problem: str = ""  # the reason why it did not run
 
     def record(self) -> dict[str, Any]:
         """As JSON, without unknown values."""

@@ -25,19 +25,12 @@ _SPLIT = re.compile(r"(\w+)=([0-9]{1,18})(?:\+([0-9]{1,18}))?(?:@(\w+))?")
 
 @dataclass(frozen=True)
 class AxisSplit:
-    """A split of one axis into blocks, and what runs them.
+    """A split of one axis into blocks, and what runs them."""
 
-    Attributes:
-        axis: its name in the domain.
-        block: elements of a block.
-        binding: one of `BINDINGS`; "" leaves it to the policy.
-        tail: elements of the smaller blocks at the end; 0 if there are none.
-    """
-
-    axis: str
-    block: int
-    binding: str = ""
-    tail: int = 0
+    axis: str  # its name in the domain
+    block: int  # elements of a block
+    binding: str = ""  # one of `BINDINGS`; "" leaves it to the policy
+    tail: int = 0  # elements of the smaller blocks at the end; 0 if there are none
 
     def __str__(self) -> str:
         tail = f"+{self.tail}" if self.tail else ""
@@ -187,27 +180,16 @@ def unreadable(text: str, word: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a domain, and its blocks in a schedule.
+    """One axis of a domain, and its blocks in a schedule."""
 
-    Attributes:
-        name: its name in schedules.
-        extent: number of elements.
-        kind: one of `KINDS`.
-        bindings: the bindings that its splits may have, outermost first.
-        whole: why programs cannot split it; "" if partial results can be combined.
-        unit: the smallest block of its first split.
-        most: the largest block; 0 for no limit.
-        is_free: its blocks need not be powers of two, only multiples of `unit`.
-    """
-
-    name: str
-    extent: int
-    kind: str
-    bindings: tuple[str, ...] = ()
-    whole: str = ""
-    unit: int = 1
-    most: int = 0
-    is_free: bool = False
+    name: str  # in schedules
+    extent: int  # number of elements
+    kind: str  # one of `KINDS`
+    bindings: tuple[str, ...] = ()  # that its splits may have, outermost first
+    whole: str = ""  # why programs cannot split it; "" if partial results can be combined
+    unit: int = 1  # the smallest block of its first split
+    most: int = 0  # the largest block; 0 for no limit
+    is_free: bool = False  # whether blocks are any multiples of `unit`, not powers of two
 
     def __str__(self) -> str:
         return f"{self.name} ({self.extent}, {self.kind})"
@@ -215,21 +197,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Domain:
-    """The iteration space of a group, and the schedules that its kernel allows.
+    """The iteration space of a group, and the schedules that its kernel allows."""
 
-    Attributes:
-        axes: its axes, outermost first.
-        options: the options that a schedule may have.
-        words: allowed values of `Schedule.instead`.
-        ordered: True if programs are numbered along the axes in the order of the domain.
-        tails: True if programs at the end of an axis may have smaller blocks.
-    """
-
-    axes: tuple[Axis, ...] = ()
-    options: tuple[str, ...] = ("warps", "stages")
-    words: tuple[str, ...] = ()
-    ordered: bool = False
-    tails: bool = True
+    axes: tuple[Axis, ...] = ()  # outermost first
+    options: tuple[str, ...] = ("warps", "stages")  # that a schedule may have
+    words: tuple[str, ...] = ()  # allowed values of `Schedule.instead`
+    ordered: bool = False  # whether programs are numbered along the axes in the order of the domain
+    tails: bool = True  # whether programs at the end of an axis may have smaller blocks
 
     @property
     def is_empty(self) -> bool:
@@ -246,14 +220,10 @@ class Domain:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A cost model's prediction for a schedule.
+    """A cost model's prediction for a schedule."""
 
-    Attributes:
-        seconds: time of the kernel, its launch included.
-        parts: seconds of the parts that overlap, by name: "tensor", "memory", "cache".
-    """
-
-    seconds: float
+    seconds: float  # of the kernel, its launch included
+    # seconds of the parts that overlap, by name: "tensor", "memory", "cache"
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __str__(self) -> str:

@@ -90,7 +90,7 @@ def _blocks(sizes: Mapping[str, int], scanned: str, gpu: Gpu) -> dict[str, int]:
     while room > 1 and lines // room < gpu.processors:
         room //= 2
     blocks = dict.fromkeys(sizes, own)
-    for axis in reversed(sizes):
+    for axis in reversed(list(sizes)):
         if axis != scanned:
             blocks[axis] = min(power_of_two(sizes[axis]), room)
             room //= blocks[axis]

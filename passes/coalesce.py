@@ -30,6 +30,7 @@ from stack.ir.traits import (
     is_alias,
     is_contraction,
     is_elementwise,
+    is_generated,
     is_input,
     is_number,
     is_positions,
@@ -40,7 +41,7 @@ from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.rules.short_axes import with_full_vectors
-from stack.passes.tiling.single_ops import alone, group_of, is_bare
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Lines, Log
 from stack.target import Cpu
@@ -96,11 +97,10 @@ def _group(node: Node, lines: Lines) -> Node | None:
     """Returns a group or stream itself, and a contraction or a reduction, such as `argreduce`,
     wrapped in a group of its own; None for other nodes.
     """
-    if is_stream(node):
+    if is_generated(node) or is_stream(node):
         return node
-    if is_bare(node) and ops.lookup(node.op).kind == "reduction" and _is_plain(node):
-        return alone(node, lines)
-    return group_of(node, lines)
+    is_reduced = is_bare(node) and ops.lookup(node.op).kind == "reduction" and _is_plain(node)
+    return alone(node, lines) if is_reduced or is_contraction(node) else None
 
 
 def _is_plain(node: Node) -> bool:

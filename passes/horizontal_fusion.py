@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import contractions, items_of
+from stack.ir.traits import contractions, is_generated, items_of
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.gpu_products.group_split import side_by_side
@@ -18,7 +18,7 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.passes.tiling.contraction import left_of
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import group_of, sure_group
+from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 
@@ -89,19 +89,19 @@ class HorizontalFusion(BlockPass, needs=("dot",)):
 
 
 def _dot(node: Node) -> Node:
-    (dot,) = contractions(sure_group(node).blocks[0].nodes)
+    (dot,) = contractions(group_of(node).blocks[0].nodes)
     return dot
 
 
 def _product(node: Node) -> Product:
-    return product_of(sure_group(node).blocks[0], [_dot(node)])
+    return product_of(group_of(node).blocks[0], [_dot(node)])
 
 
 def _left_operand(node: Node) -> object:
     """Returns a key that groups of one left operand share; None for other nodes."""
     group = group_of(node)
-    dots = contractions(group.blocks[0].nodes) if group is not None else []
-    if group is None or len(dots) != 1:
+    dots = contractions(group.blocks[0].nodes) if is_generated(group) else []
+    if len(dots) != 1:
         return None
     (dot,), body = dots, group.blocks[0]
     left = left_of(dot)
@@ -114,7 +114,7 @@ def _left_operand(node: Node) -> object:
 def _put(block: Block, nodes: Sequence[Node]) -> Block:
     """Returns the block with the matmul groups `nodes` replaced by one group that computes the
     results of all."""
-    made = side_by_side([sure_group(n) for n in nodes])
+    made = side_by_side([group_of(n) for n in nodes])
     changed: dict[Node, Node] = {}
     first = 0
     for node in nodes:

@@ -22,8 +22,13 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, is_contraction, is_control, is_known
 from stack.ir.warp_ops import MATRIX
-from stack.passes.gpu_products.library_copies import copy_seconds
-from stack.passes.gpu_products.tile_choice import best_seconds, lying_across, may_round, product_of
+from stack.passes.gpu_products.tile_choice import (
+    best_seconds,
+    copy_seconds,
+    lying_across,
+    may_round,
+    product_of,
+)
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.single_ops import alone

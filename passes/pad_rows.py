@@ -23,17 +23,16 @@ from stack.ir.contraction import product_types
 from stack.ir.forms import padded, sliced
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
-from stack.ir.traits import contractions, in_windows
+from stack.ir.traits import contractions, in_windows, is_generated
 from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.control import BlockPass
-from stack.passes.cpu_products.gemm import is_row_of_sums
-from stack.passes.cpu_products.mma import mma_of
+from stack.passes.cpu_products.gemm import is_row_of_sums, mma_of
 from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import group_of, sure_group
+from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import Scope, Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu, Mma
@@ -74,8 +73,8 @@ def _ragged(node: Node) -> list[int]:
     """Returns the numbers of a matmul group's operands whose rows are not multiples of 16 bytes;
     empty if the node is not a group with exactly one matmul."""
     group = group_of(node)
-    dots = contractions(group.blocks[0].nodes) if group is not None else []
-    if group is None or len(dots) != 1:
+    dots = contractions(group.blocks[0].nodes) if is_generated(group) else []
+    if len(dots) != 1:
         return []
     body = group.blocks[0]
     return [i for i, p in enumerate(body.params) if p in dots[0].args and _is_ragged(p)]
@@ -89,7 +88,7 @@ def _is_ragged(x: Node) -> bool:
 def _lost(node: Node, gpu: Gpu) -> float:
     """Estimates the seconds that the matmul of a group takes longer because unaligned rows are read
     element by element; 0 if the cost model cannot tile it."""
-    body = sure_group(node).blocks[0]
+    body = group_of(node).blocks[0]
     (dot,) = contractions(body.nodes)
     try:
         expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
@@ -116,7 +115,7 @@ def _padded(x: Node) -> Node:
 def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Node:
     """Returns a matmul group that reads padded copies of the operands numbered in `padded`, and
     slices the padding off again."""
-    group = sure_group(node)
+    group = group_of(node)
     body = group.blocks[0]
     args, params, values = list(group.args), list(body.params), list(body.params)
     b = Builder()

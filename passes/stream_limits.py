@@ -32,7 +32,6 @@ from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
-from stack.schedule import Schedule
 from stack.target import Gpu
 
 
@@ -166,7 +165,7 @@ def _block(stream: Node, gpu: Gpu) -> int:
     if not has_products(stream):
         return least
     try:
-        made = ProductStreams(stream, gpu).policy().complete(Schedule())
+        made = ProductStreams(stream, gpu).schedule
     except CannotTile:
         return least
     return max(least, made.block("m"), made.block("k"))

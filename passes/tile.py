@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.func import Func
@@ -24,7 +26,9 @@ from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
-from stack.target import Target, as_cpu
+from stack.target import Target
+
+Replacements = dict[Node, Node | Replacement]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Tile(BlockPass):
         refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
+    target_of: ClassVar[Callable[[Log], Target]] = attrgetter("cpu")
+    others: ClassVar[Sequence[Callable[[Node], bool]]] = ()  # tests of nodes that stay
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
@@ -46,63 +52,66 @@ class Tile(BlockPass):
         if group is None:
             return None
         try:
-            self._kernel(group, scope.log)
+            self.kernel(group, scope.log)
         except CannotTile as why:
             return Why(str(why))
         return group
 
     def change(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Node | Replacement] = {}
-        kernel_of = CachedTransform(lambda group: self._kernel(group, log), written)
+        changed: Replacements = {}
+        kernel_of = CachedTransform(lambda group: self.kernel(group, log), written)
         for node in block.nodes:
-            group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
-            if not (is_generated(group) or is_stream(group)):
-                continue
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            group = alone(node, lines) if is_bare(node) else node
+            is_group = is_generated(group) or is_stream(group)
+            if not is_group or any(test(node) for test in self.others):
+                continue
             try:
                 kernel = kernel_of(group)
             except CannotTile as why:
-                kernel = None if written(group) else self._without_dot(group, log)
-                if kernel is None:
-                    changed |= without_kernel(node, why, block, log, self, False)
-                    continue
-                log.note(f"{name} stays as it is: {why}", lines)
-            if log.spend("tile", lines, f"%{name}"):
-                note_width(group, log)
-                made = dict.fromkeys(set(kernel.args) - set(group.args), "panels")
-                changed[node] = Replacement(kernel, names=made)
+                changed |= self.fallback(node, group, block, log, why)
+                continue
+            if log.spend(self.name, lines, f"%{name}"):
+                changed[node] = _taken(group, kernel, log)
         return replace(block, changed)
 
-    def _kernel(self, group: Node, log: Log) -> Node:
-        check_code(group, self.refuse)
-        return with_lines(tile_group(group, log.cpu))
+    def kernel(self, group: Node, log: Log) -> Node:
+        """Lowers a group to its kernel. Raises CannotTile if it has none."""
+        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
+        if foreign:
+            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        return with_lines(lowering_of(group, self.target_of(log)).kernel())
+
+    def fallback(
+        self, node: Node, group: Node, block: Block, log: Log, why: CannotTile
+    ) -> Replacements:
+        """Returns what replaces a group that has no kernel because of `why`. A matmul with an
+        epilogue becomes a library call and a kernel for the ops that follow it; another group
+        becomes smaller ones. Raises UsageError if a user wrote its steps.
+        """
+        kernel = None if written(group) else self._without_dot(group, log)
+        if kernel is None:
+            return without_kernel(node, why, block, log, self, False)
+        name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+        log.note(f"{name} stays as it is: {why}", lines)
+        return {node: _taken(group, kernel, log)} if log.spend(self.name, lines, f"%{name}") else {}
 
     def _without_dot(self, group: Node, log: Log) -> Node | None:
-        """Returns the kernel of the ops that follow a group's dot, while the dot itself is left to
-        a library. None if the group is not a matmul with an epilogue, or if these ops cannot be
-        tiled."""
+        """Returns the kernel of the ops that follow a matmul; None if there is none."""
         if group.attrs.get("kind") != "gemm":
             return None
         try:
-            return self._kernel(split_dot(group)[1], log)
+            return self.kernel(split_dot(group)[1], log)
         except CannotTile:
             return None
 
 
-def tile_group(group: Node, target: Target | None = None) -> Node:
-    """Lowers a fusion group or a stream to its CPU kernel. Raises CannotTile if it has none."""
-    return lowering_of(group, as_cpu(target)).kernel()
-
-
-def note_width(group: Node, log: Log) -> None:
-    """Records in the log that a kernel keeps 16-bit floats in f32 between its ops, if the group has
-    any."""
+def _taken(group: Node, kernel: Node, log: Log) -> Replacement:
+    """Returns the replacement of a group by its kernel, and records in the log that the kernel
+    keeps 16-bit floats in f32 between its ops, if the group has any.
+    """
     if any(t.dtype in (F16, BF16) for _, n in walk(group.blocks[0]) for t in n.types):
         log.allow(WIDER)
-
-
-def check_code(group: Node, refuse: Sequence[str]) -> None:
-    """Raises CannotTile if a group contains an op of `refuse`: the backend has no code for it."""
-    foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(refuse)
-    if foreign:
-        raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+    if log.on_kernel is not None:
+        log.on_kernel(kernel)
+    return Replacement(kernel, names=dict.fromkeys(set(kernel.args) - set(group.args), "panels"))

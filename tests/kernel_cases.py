@@ -8,7 +8,9 @@ import numpy as np
 
 from stack.ir import DTYPES, Builder, Func, Node, param, tensor
 from stack.ir.data import round_bf16
+from stack.passes.policies.lowerings import lowering_of
 from stack.schedule import with_schedules
+from stack.target import Target, as_cpu
 
 Spec = tuple[str | int, ...]
 
@@ -203,6 +205,11 @@ def in_blocks(group: Node, **blocks: int) -> Node:
     """The group with a schedule of these blocks, where there are any."""
     text = " ".join(f"{axis}={block}" for axis, block in blocks.items() if block)
     return with_schedules(group, [text]) if text else group
+
+
+def tile_group(group: Node, target: Target | None = None) -> Node:
+    """The CPU kernel of a fusion group or a stream."""
+    return lowering_of(group, as_cpu(target)).kernel()
 
 
 def program(node: Node) -> Func:

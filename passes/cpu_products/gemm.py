@@ -1,37 +1,26 @@
-"""Tile sizes of matmuls on a CPU: how many rows and columns of accumulators fit in registers.
+"""Tiles of matmuls on a CPU: rows and columns of accumulators in registers, and instructions.
 
 The policy `passes/policies/cpu_products.py` lowers matmuls with such tiles. Extents that a tile
 does not divide need no second kernel: the last tile starts early and recomputes some elements.
+
+Instructions for narrow types multiply packed columns. They read rows in place, so the contracted
+axis of rows must be contiguous. Packing is not profitable for few rows: vector instructions then
+read both operands in place. Shapes that no instruction divides are left to a library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
-from stack.ir.contraction import product_types
+from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
-from stack.ir.traits import in_windows, is_computed_once, is_contraction, unconverted
+from stack.ir.traits import ends_with_taps, in_windows, is_computed_once, unconverted
 from stack.ir.types import DType
-from stack.passes.cpu_products.mma import (
-    depth_tile,
-    fitting_rows,
-    known_to_libraries,
-    mma_lanes,
-    mma_of,
-    mma_rows,
-    sums_along_depth,
-)
-from stack.passes.cpu_products.panels import Panels
-from stack.passes.tiling.contraction import (
-    Roles,
-    operand_names,
-    product_domain,
-    result_names,
-    roles_of,
-)
+from stack.passes.cpu_products.panels import Panels, block_size, run_of
+from stack.passes.tiling.contraction import Roles, operand_names, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, wide
-from stack.schedule import Need, Policy, Prediction, Rules, Schedule, Split
-from stack.target import Cpu
+from stack.target import Cpu, Mma
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough accumulators, short code
 MOST_ROWS = max(PREFERRED_ROWS.values())
@@ -238,51 +227,106 @@ def shared_tile(
     return min(tiles, key=cost)
 
 
-class GemmPolicy(Policy):
-    """Schedules matmuls in tiles of m rows (unrolled) and n columns (vectorized)."""
-
-    def __init__(self, dot: Node, cpu: Cpu, is_kept: bool = False) -> None:
-        self.dot, self.cpu, self.dtype = dot, cpu, wide(dot.dtype)
-        self.is_kept = is_kept
-        self.roles = roles = roles_of(dot, by_lane=True)
-        self.domain = product_domain(roles.products, roles.height, roles.width, roles.depth)
-        self.rules = Rules(
-            {"reduction": ()},
-            axes={"b": (), "m": ("unroll",), "n": ("vector",)},
-            free=("m",),
-            most={"m": roles.height, "n": roles.width},
-            options=(),
-        )
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        vector = self.cpu.vector_bytes // self.dtype.bytes
-        columns = [c * vector for c in WIDTHS if c * vector <= self.roles.width]
-        own = self.complete(Schedule())
-        others = [self.complete(Schedule((Split("n", c, "vector"),))) for c in columns]
-        return [(s, None) for s in dict.fromkeys((own, *others))]
-
-    def complete(self, given: Schedule) -> Schedule:
-        given_tile = given.block("n"), given.block("m")
-        rows, lanes = tile_of(self.dot, self.cpu, *given_tile, self.is_kept)
-        own = (Split("m", rows, "unroll"), Split("n", lanes, "vector"))
-        return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
-
-    def needs(self, schedule: Schedule) -> Sequence[Need]:
-        mma = mma_of(self.dot, self.cpu)
-        tile = schedule.block("m", 1), schedule.block("n")
-        if mma and mma.rows > 1 and mma.divides(*tile, mma.depth):
-            return []  # it has registers of its own for the sums
-        vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
-        sums = schedule.block("m", 1) * vectors
-        return [Need("vector registers for sums", sums, self.cpu.registers)]
+# ---- instructions for narrow types
 
 
-def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
-    """Returns the scheduling policy of a fusion group with one matmul; None if the group has no or
-    several matmuls, an empty one, or a vector times a matrix that is lowered as a reduction. Raises
-    CannotTile if the matmul has no tile.
-    """
-    dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
-    if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):
+def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
+    """Picks the instruction for a matmul; None if none fits. Raises CannotTile as `roles_of`."""
+    known = cpu.mmas(product_types(dot))
+    if not known or any(map(ends_with_taps, dot.args)):
         return None
-    return GemmPolicy(dots[0], cpu, is_kept(group, dots[0]))
+    roles = roles_of(dot, by_lane=True)
+    depth = operand_names(dot, roles.left)[-1]
+    if depth not in roles.contracted:
+        return None
+    size, few = roles.sizes[depth], roles.height * roles.count(roles.outer)
+    is_slow = known[0].rows > 1 and dot.dtype.is_float
+    is_few = few <= cpu.matmuls.few_rows
+    if is_slow and is_few and (few > cpu.matmuls.slow_rows or is_along_depth(dot)):
+        return None  # on such CPUs, vector ones have half the rate of multiply-adds
+    if sums_along_depth(dot, cpu):
+        vectors = (m for m in known if m.rows == 1)
+        return next((m for m in vectors if size % run_of(m, cpu) == 0), None)
+    return next((m for m in known if m.covers(roles.height, roles.width, size)), None)
+
+
+def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
+    """True if the CPU has instructions for the operand types, even ones that we do not use."""
+    types = product_types(dot)
+    return bool(cpu.mmas(types)) or (types[0] == "f16" and "avx512fp16" in cpu.features)
+
+
+def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
+    """True if the vectors of a matmul should run along the contracted axis, each lane with its own
+    partial sum.
+
+    It has few rows, its right operand is contiguous along that axis, and the lanes of a vector
+    divide it.
+    """
+    roles = roles_of(dot, by_lane=True)
+    if roles.is_by_lane:
+        return False
+    is_few = roles.height * roles.count(roles.outer) <= cpu.matmuls.few_rows // 2
+    return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
+
+
+def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float]) -> int:
+    """Picks the rows of a tile, between `least` and `most`, that cover `extent` rows at the least
+    total cost.
+
+    `cost`: the cost of a tile of so many rows.
+    """
+    if extent <= most:
+        return extent
+    return min(range(least, most + 1), key=lambda r: (-(-extent // r) * cost(r), r))
+
+
+def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
+    """Picks the rows and columns of a tile whose vectors run along the contracted axis, each lane
+    with its own partial sum.
+    """
+    most = cpu.most_rows(cpu.matmuls.depth_columns)
+    rows = fitting_rows(roles.height, most // 2 + 1, most, lambda r: r + cpu.matmuls.column_cost)
+    return rows, min(cpu.lanes, 1 << (roles.width.bit_length() - 1))
+
+
+def mma_lanes(
+    mma: Mma, extent: int, depths: list[int], width: int, cpu: Cpu, is_kept: bool = False
+) -> int:
+    """Picks the columns of a tile for an instruction with several rows.
+
+    The panel must fit in its share of the L2 cache. Wide tiles read the left operand less often.
+
+    Args:
+        mma: the instruction.
+        extent: columns of the matmul.
+        depths: extents of the contracted axes.
+        width: bytes of an element.
+        cpu: the target.
+        is_kept: whether panels are packed once for all calls.
+    """
+    sizes = [mma.lanes << i for i in reversed(range(4))]
+    share = cpu.matmuls.kept_share if is_kept else cpu.matmuls.panel_share
+    most = share * cpu.cache_bytes // (prod(depths) * width)
+    fits = [n for n in sizes if n <= min(extent, most) and block_size(depths, n, width, cpu) == 0]
+    return min(
+        fits, key=lambda n: -(-extent // n) * (n + mma.lanes / len(sizes)), default=mma.lanes
+    )
+
+
+def mma_rows(mma: Mma, extent: int) -> int:
+    """Picks the rows of a tile for a matrix instruction with several rows: the rows of two
+    instructions, or of one. A matmul with fewer rows than one instruction has them all in one tile.
+    """
+    return min(2, extent // mma.rows) * mma.rows or extent
+
+
+def why_sums(shape: Sequence[int], dtype: DType, mma: Mma | None, cpu: Cpu) -> str:
+    """Returns the sums of a tile as text: how many, and the instruction or registers that compute
+    them.
+    """
+    sums = f"{' x '.join(map(str, shape))} sums"
+    if mma is not None:
+        return f"{sums} by {mma.name}"
+    vectors = -(-prod(shape) * dtype.bytes // cpu.vector_bytes)
+    return f"{sums} in {vectors} of {cpu.registers} registers"

@@ -55,22 +55,13 @@ def run_of(mma: Mma | None, cpu: Cpu) -> int:
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a matmul that is computed in tiles.
-
-    Attributes:
-        dot: the matmul.
-        roles: the roles of its axes.
-        rows: rows of a tile.
-        lanes: columns of a tile, and of a panel.
-        mma: the instruction that multiplies a tile; None for multiply-adds.
-        cpu: the target.
-    """
+    """The panels of a matmul that is computed in tiles."""
 
     dot: Node
-    roles: Roles
-    rows: int
-    lanes: int
-    mma: Mma | None
+    roles: Roles  # of its axes
+    rows: int  # of a tile
+    lanes: int  # columns of a tile, and of a panel
+    mma: Mma | None  # the instruction that multiplies a tile; None for multiply-adds
     cpu: Cpu
 
     @property

@@ -10,8 +10,7 @@ from stack.ir.forms import padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
-from stack.passes.cpu_products.gemm import panels_of
-from stack.passes.cpu_products.mma import known_to_libraries
+from stack.passes.cpu_products.gemm import known_to_libraries, panels_of
 from stack.passes.rules.convolutions import has_single_channels, why_no_windows
 from stack.passes.rules.dot_layout import make_dot
 from stack.passes.tiling.frame import CannotTile, static, wide

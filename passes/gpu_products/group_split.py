@@ -13,10 +13,11 @@ from stack.ir.builder import Builder, param, results_of
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_fusion, items_of
-from stack.passes.gpu_products.tile_choice import Product, first_text, product_of
+from stack.passes.gpu_products.tile_choice import Product, product_of
 from stack.passes.tiling.contraction import parts_of, products_of, rest_of
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite.engine import inline_block, replace
+from stack.schedule import schedules_of, with_schedules
 
 
 def horizontal_products(body: Block) -> list[Product]:
@@ -31,11 +32,6 @@ def part_of(body: Block, results: Sequence[Node]) -> Block:
     """Returns a copy of a group's body that computes only the given results."""
     used = topological(results)
     return Block([p for p in body.params if p in used], results, body.names, body.locs)
-
-
-def unscheduled(group: Node) -> dict[str, object]:
-    """Returns the attributes of a group without its schedules."""
-    return {k: v for k, v in group.attrs.items() if k != "schedule"}
 
 
 def side_by_side(groups: Sequence[Node]) -> Node:
@@ -58,7 +54,7 @@ def unfuse_gemms(block: Block) -> Block:
     """Splits each group of a block whose schedule is `unfused`."""
     changed: dict[Node, Node] = {}
     for node in block.nodes:
-        if not is_fusion(node) or first_text(node) != UNFUSED:
+        if not is_fusion(node) or schedules_of(node)[:1] != (UNFUSED,):
             continue
         parts = unfused(node)
         if len(parts) == 1:
@@ -95,4 +91,5 @@ def unfused(group: Node) -> list[Node]:
 
 def _fusion(group: Node, args: Sequence[Node], block: Block) -> Node:
     """Builds a group that computes a part of another one."""
-    return Node("fusion", args, unscheduled(group), result_type(block.type), (block,))
+    made = Node("fusion", args, group.attrs, result_type(block.type), (block,))
+    return with_schedules(made, ())

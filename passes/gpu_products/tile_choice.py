@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 from stack.ir import ops
-from stack.ir.contraction import ROUNDED
+from stack.ir.axes import parse_rule
+from stack.ir.contraction import ROUNDED, contraction
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
 from stack.ir.warp_ops import GROUP_ROWS, LINE_BYTES, MATRIX, WARP
 from stack.passes.tiling.contraction import operand_names, result_names, roles_of
-from stack.passes.tiling.frame import power_of_two
-from stack.schedule import Prediction, Schedule, Split, schedules_of
+from stack.passes.tiling.frame import power_of_two, static
+from stack.schedule import AxisSplit, Prediction, Schedule, schedules_of
 from stack.target import Gpu
 
 LIBRARY = "library"  # replaces the tile in a schedule if a library computes the matmul
@@ -30,28 +32,19 @@ LIBRARY = "library"  # replaces the tile in a schedule if a library computes the
 class Tile:
     """The extents of a tile, and the launch configuration of its programs.
 
-    Attributes:
-        rows: rows of the result in a program.
-        lanes: columns of the result in a program.
-        step: elements of the contracted axis that are multiplied at a time.
-        warps: warps of a program.
-        stages: prefetch depth, in steps.
-        persistent: one program for each multiprocessor loops over tiles, so that the epilogue of
-            one tile overlaps the prologue of the next.
-        last: rows and lanes of the smaller tiles that replace the last, partial wave.
-        rate: rate of a full multiprocessor, relative to `Gpu.bf16_rate`.
-        products: number of matmuls that a program computes, each with such a tile of sums.
+    A persistent program loops over tiles, one program for each multiprocessor, so that the epilogue
+    of one tile overlaps the prologue of the next.
     """
 
-    rows: int
-    lanes: int
-    step: int
-    warps: int
-    stages: int
+    rows: int  # of the result in a program
+    lanes: int  # columns of the result in a program
+    step: int  # elements of the contracted axis that are multiplied at a time
+    warps: int  # of a program
+    stages: int  # prefetch depth, in steps
     persistent: bool = False
-    last: tuple[int, int] | None = None
-    rate: float = field(default=1.0, compare=False)
-    products: int = field(default=1, compare=False)
+    last: tuple[int, int] | None = None  # rows and lanes of the tiles of the last, partial wave
+    rate: float = field(default=1.0, compare=False)  # of a full multiprocessor, to Gpu.bf16_rate
+    products: int = field(default=1, compare=False)  # matmuls in a program, each with such a tile
 
     def is_shared(self, dtype: DType, gpu: Gpu) -> bool:
         """True if two programs with such a tile fit in a multiprocessor's shared memory."""
@@ -87,9 +80,9 @@ class Tile:
         """The tile as a schedule: blocks of the axes m, n and k of a matmul."""
         rows, lanes = self.last or (0, 0)
         splits = (
-            Split("m", self.rows, "grid", rows),
-            Split("n", self.lanes, "grid", lanes),
-            Split("k", self.step, "serial"),
+            AxisSplit("m", self.rows, "grid", rows),
+            AxisSplit("n", self.lanes, "grid", lanes),
+            AxisSplit("k", self.step, "serial"),
         )
         own = splits[1:] if self.rows == 1 else splits
         return Schedule(own, self.warps, self.stages, self.persistent)
@@ -115,33 +108,22 @@ ACROSS = ((32, 256), (64, 128), (16, 256))
 class Product:
     """The description of a matmul and its epilogue for the cost model: `batch` products of `height`
     x `depth` by `depth` x `width`.
-
-    `reads`: whether the epilogue reads another array of the size of the result.
-    `work`: scalar operations of the epilogue on an element of the result.
-    `gemms`: number of such matmuls of one left operand that a program computes.
-    `results`: number of arrays of the size of the result that are written.
-    `rounds`: whether f32 operands may be rounded to TF32.
-    `rounded`: whether they are TF32 values in memory already.
-    `across`: whether the right operand is contiguous along its columns; if operands may be rounded,
-    whether the contracted axis is strided in one of them.
-    `by_threads`: whether threads multiply without tensor cores.
-    `horizontal`: number of matmuls of one left operand in one launch, each with programs of its
-    own; `width` is the sum of their widths.
     """
 
     height: int
-    width: int
+    width: int  # of all matmuls in one launch together
     depth: int
     batch: int = 1
-    reads: bool = False
-    work: float = 0.0
-    gemms: int = 1
-    results: int = 1
-    across: bool = False
-    horizontal: int = 1
-    rounds: bool = False
-    rounded: bool = False
-    by_threads: bool = False
+    reads: bool = False  # whether the epilogue reads another array of the size of the result
+    work: float = 0.0  # scalar operations of the epilogue on an element of the result
+    gemms: int = 1  # such matmuls of one left operand in a program
+    results: int = 1  # arrays of the size of the result that are written
+    across: bool = False  # whether the right operand is contiguous along its columns; if operands
+    # may be rounded, whether the contracted axis is strided in one of them
+    horizontal: int = 1  # matmuls of one left operand in one launch, with programs of their own
+    rounds: bool = False  # whether f32 operands may be rounded to TF32
+    rounded: bool = False  # whether they are TF32 values in memory already
+    by_threads: bool = False  # whether threads multiply without tensor cores
 
 
 @cache
@@ -372,15 +354,31 @@ def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     return min(predicted(t, product, dtype, gpu).seconds for t in tiles)
 
 
-def first_text(group: Node) -> str:
-    """Returns the text of the first schedule in a group's attributes; "" if it has none."""
-    named = schedules_of(group)
-    return named[0] if named else ""
+def copy_seconds(dot: Node, gpu: Gpu) -> float:
+    """Estimates the seconds that a library takes to copy operands of a dot.
+
+    It reads an operand as a matrix, or a batch of them: rows and contracted axes are one axis each.
+    If those of an operand are not adjacent in memory, in the same order, it is copied.
+    """
+    roles = contraction(parse_rule(dot.attrs["rule"]))
+    sides = ((roles.left, roles.rows), (roles.right, roles.columns))
+    seconds = 0.0
+    for x, (names, own) in zip(dot.args, sides, strict=True):
+        real = [n for n, size in zip(names, x.shape, strict=True) if size != 1]
+        if not all(_is_run(role, real) for role in (roles.batch, own, roles.contracted)):
+            seconds += gpu.launch + 2 * static(x.tensor.bytes) / gpu.memory_rate
+    return seconds
+
+
+def _is_run(role: Sequence[str], names: Sequence[str]) -> bool:
+    """True if the axes of a role are adjacent and in the same order among all axes."""
+    places = [names.index(n) for n in role if n in names]
+    return all(b == a + 1 for a, b in pairwise(places))
 
 
 def is_given_to_library(group: Node) -> bool:
     """True if the schedule of a group asks for a library call."""
-    return first_text(group) == LIBRARY
+    return schedules_of(group)[:1] == (LIBRARY,)
 
 
 def is_lone(body: Block, dot: Node) -> bool:

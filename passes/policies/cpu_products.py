@@ -17,19 +17,23 @@ If a panel does not fit in the cache, its reduction axis is cut: `accumulate k 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+
 from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
 from stack.ir.traits import contractions
 from stack.ir.types import F32, F64, I32
 from stack.passes.cpu_products.gemm import (
-    GemmPolicy,
+    WIDTHS,
     check_worth,
-    gemm_policy,
     is_kept,
     memory_of,
+    mma_of,
     panels_of,
+    tile_of,
+    why_sums,
 )
-from stack.passes.cpu_products.mma import why_sums
 from stack.passes.cpu_products.panels import Panels, run_of
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
@@ -49,22 +53,60 @@ from stack.passes.steps.primitives import (
     Reorder,
     Vectorize,
 )
-from stack.passes.tiling.contraction import operand_names, result_names
+from stack.passes.tiling.contraction import operand_names, product_axes, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, static, wide
+from stack.schedule import Axis, AxisSplit, Domain, Need, Prediction, Schedule
 from stack.target import Cpu
 
 
 class CpuProducts(StepLowering[Cpu]):
     """Lowers a group with a matrix product."""
 
-    def policy(self) -> GemmPolicy | None:
-        """Returns the policy that picks the tile; None without exactly one matmul. Raises
-        CannotTile if it has no tile, or if a library computes it faster.
+    @property
+    def dots(self) -> list[Node]:
+        """The matmuls of the group."""
+        return contractions(self.group.blocks[0].nodes)
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes: m (rows, unrolled), n (columns, vectorized), k and b; none without exactly one
+        matmul. Raises CannotTile if it has no tile, or if a library computes it faster.
         """
-        policy = gemm_policy(self.group, self.target)
-        if policy is not None:
-            check_worth(policy.dot, self.target)
-        return policy
+        if len(self.dots) != 1 or 0 in self.dots[0].shape:
+            return Domain(options=())
+        (dot,) = self.dots
+        check_worth(dot, self.target)
+        roles = roles_of(dot, by_lane=True)
+        height, width = roles.height, roles.width
+        axes = product_axes(
+            Axis("b", roles.products, "parallel"),
+            Axis("m", height, "parallel", ("unroll",), most=height, is_free=True),
+            Axis("n", width, "parallel", ("vector",), most=width),
+            Axis("k", roles.depth, "reduction"),
+        )
+        return Domain(axes, options=())
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        vector = self.target.vector_bytes // wide(self.dots[0].dtype).bytes
+        width = roles_of(self.dots[0], by_lane=True).width
+        columns = [c * vector for c in WIDTHS if c * vector <= width]
+        own = self.complete(Schedule())
+        others = [self.complete(Schedule((AxisSplit("n", c, "vector"),))) for c in columns]
+        return [(s, None) for s in dict.fromkeys((own, *others))]
+
+    def complete(self, given: Schedule) -> Schedule:
+        (dot,), given_tile = self.dots, (given.block("n"), given.block("m"))
+        rows, lanes = tile_of(dot, self.target, *given_tile, is_kept(self.group, dot))
+        own = (AxisSplit("m", rows, "unroll"), AxisSplit("n", lanes, "vector"))
+        return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        (dot,), cpu = self.dots, self.target
+        mma, rows, lanes = mma_of(dot, cpu), schedule.block("m", 1), schedule.block("n")
+        if mma and mma.rows > 1 and mma.divides(rows, lanes, mma.depth):
+            return []  # it has registers of its own for the sums
+        sums = rows * -(-lanes * wide(dot.dtype).bytes // cpu.vector_bytes)
+        return [Need("vector registers for sums", sums, cpu.registers)]
 
     def take(self, made: LoweredKernel) -> None:
         dot = _only_dot(self.group)
@@ -79,18 +121,16 @@ class CpuProducts(StepLowering[Cpu]):
         why = "tiles of rows share the panel of columns around them"
         made.take(*reordered([n for n in names.values() if n], order, why))
         if has_panels:
-            cut = split(made, lane, lanes, "overlap", f"a tile has {lanes} columns")
-            lane = cut.inner
+            outer, lane = split(made, lane, lanes, "overlap", f"a tile has {lanes} columns")
             for other in below:
                 made.take(Reorder(lane, other).because("the loop to vectorize is innermost"))
-            panels.append(cut.outer)
-        if row and axes(made.kernel)[row] > tile.rows:
-            cut = split(made, row, tile.rows, "overlap", f"a tile has {tile.rows} rows")
-            below[-1], row = cut.outer, cut.inner
+            panels.append(outer)
+        outer, row = split(made, row, tile.rows, "overlap", f"a tile has {tile.rows} rows")
+        below[-1:] = [outer] if outer else below[-1:]
         if tile.groups > 1:
             share = -(-tile.outermost // tile.groups)
             why = f"{tile.groups} groups of rows give all threads work"
-            panels.append(split(made, below[0], share, "overlap", why).outer)
+            panels.append(split(made, below[0], share, "overlap", why)[0])
         for axis in panels:
             made.take(Bind(axis, "cores").because("threads share panels of columns"))
         made.take(Vectorize(lane).because(f"a row of a tile has {lanes} accumulators"))

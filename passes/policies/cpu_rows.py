@@ -46,8 +46,12 @@ class CpuRows(StepLowering[Cpu]):
     """Lowers an elementwise group or a reduction."""
 
     def take(self, made: LoweredKernel) -> None:
-        plan = _plan(RowSpace.of(self.group), made.kernel)
-        for axis in axes(made.kernel):
+        space, found = RowSpace(self.group), axes(made.kernel)
+        names = axis_names(space.root, space.reduced)
+        lane = names[-1] if names and names[-1] in found else ""
+        kept = [names[a] for a in space.kept if names[a] in found and names[a] != lane]
+        plan = Plan(lane, len(names) - 1 in space.reduced, kept, list(kept))
+        for axis in found:
             made.may(ComputeWith(axis).because("shared operands are read once"))
         if {*axes(made.kernel)} != {plan.lane}:
             self._arrange(made, plan)
@@ -78,13 +82,6 @@ class CpuRows(StepLowering[Cpu]):
             if strided:
                 stage_inputs(made, plan, strided, self.target)
             stage_outputs(made, plan)
-
-
-def _plan(space: RowSpace, nest: Node) -> Plan:
-    names, found = axis_names(space.root, set(space.reduced)), axes(nest)
-    lane = names[-1] if names and names[-1] in found else ""
-    kept = [names[a] for a in space.kept if names[a] in found and names[a] != lane]
-    return Plan(lane, len(names) - 1 in space.reduced, kept, list(kept))
 
 
 def _check_hoisted(kernel: Node) -> None:

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
+from math import prod
 
 from stack.ir.contraction import product_types
 from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
-from stack.passes.cpu_products.gemm import pick_rows
-from stack.passes.cpu_products.mma import mma_rows, why_sums
+from stack.passes.cpu_products.gemm import WIDTHS, column_cost, mma_rows, pick_rows, why_sums
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
-from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
@@ -53,7 +53,8 @@ from stack.passes.steps.primitives import (
 )
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
-from stack.passes.tiling.frame import CannotTile, is_expensive, wide
+from stack.passes.tiling.frame import CannotTile, is_expensive, static, wide
+from stack.schedule import Axis, AxisSplit, Domain, Schedule
 from stack.target import Cpu, Mma
 
 PRODUCTS = "stvwxyz"  # the axes of loops over products
@@ -106,12 +107,8 @@ class CpuStreams(StepLowering[Cpu]):
         if not self.is_short and any(n.dtype.bits == 16 for n in converted):
             made.take(Rewrite("unrounded").because("registers hold f32"))
         parallel, rows = self._order(made, row, column), self.schedule.block("m")
-        if axes(made.kernel).get(row, 0) > rows:
-            cut = split(made, row, rows, "overlap", "vectors of rows fill registers")
-            parallel, row = [cut.outer if a == row else a for a in parallel], cut.inner
-        else:
-            parallel.remove(row)
-        for axis in parallel:
+        outer, row = split(made, row, rows, "overlap", "vectors of rows fill registers")
+        for axis in (*parallel, outer) if outer else parallel:
             made.take(Bind(axis, "cores").because("threads share rows"))
         key = self._panels(made, self.schedule.block("k"), row, column)
         products = self._apart(made, key, column)
@@ -121,8 +118,46 @@ class CpuStreams(StepLowering[Cpu]):
             if any(t.rank for loop in _sums(made.kernel, axis) for t in loop.types):
                 self._tile(made, axis)
 
-    def policy(self) -> PanelPolicy:
-        return PanelPolicy(self.group, self.target)
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes: m (rows, which are vectorized), k (keys), e (columns of states) and b. Raises
+        CannotTile for a stream without rows, or if the sums of one row do not fit in the cache.
+        """
+        axes, cpu = stream_axes(self.group), self.target
+        if not axes.row:
+            raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
+        if not self._most:
+            raise CannotTile(
+                f"{axes.columns} columns of sums are more than {cpu.cache_bytes} bytes"
+            )
+        rows, keys = axes.sizes[axes.row], static(streamed_extent(self.group))
+        many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
+        widest = max(WIDTHS) * cpu.lanes
+        found = (
+            Axis("b", prod(many), "parallel"),
+            Axis("m", rows, "parallel", ("vector",), most=min(rows, widest)),
+            Axis("e", axes.columns, "parallel"),
+            Axis("k", keys, "stream", ("serial",), most=keys, is_free=True),
+        )
+        return Domain(found, options=())
+
+    @property
+    def _most(self) -> int:
+        """The most rows of a program whose sums stay in the second-level cache."""
+        axes = stream_axes(self.group)
+        sums = 4 * len(axes.wide) * axes.columns
+        return min(axes.sizes[axes.row], self.target.cache_bytes // max(sums, 1))
+
+    def complete(self, given: Schedule) -> Schedule:
+        cpu, most, wide = self.target, self._most, stream_axes(self.group).wide
+        part = 1 << (most.bit_length() - 1)  # rows, if they are fewer than lanes
+        fits = [v for v in WIDTHS if v * cpu.lanes <= most]
+        vectors = min(fits, key=lambda v: column_cost(v, cpu), default=0)
+        has_tiles = any(m.rows > 1 for s in wide for m in cpu.mmas(product_types(s)))
+        best = cpu.streams.tiled_panel if has_tiles else cpu.streams.panel
+        keys = static(streamed_extent(self.group))
+        rows = AxisSplit("m", vectors * cpu.lanes or part, "vector")
+        return given.filled(Schedule((rows, AxisSplit("k", _panel(keys, best), "serial"))))
 
     def _wide(self, dtype: DType) -> str:
         """Returns the element type in which operands of type `dtype` are copied: f32, unless an
@@ -143,16 +178,14 @@ class CpuStreams(StepLowering[Cpu]):
         last = [a for a in (row, column) if a in now]
         first = [a for a in now if a not in last]
         made.take(*reordered(now, [*first, *last], "rows are vectorized"))
-        return [*first, row]
+        return first
 
     def _panels(self, made: LoweredKernel, size: int, row: str, column: str) -> str:
         """Splits the loop over keys into panels (blocks of `size` keys), and computes the states of
         a panel at once. Returns the axis over the keys of a panel.
         """
-        key, panel = STREAMED, ""
-        if axes(made.kernel).get(key, 0) > size:
-            cut = split(made, key, size, "peel", "the products of a panel stay in the cache")
-            panel, key = cut.outer, cut.inner
+        why = "the products of a panel stay in the cache"
+        panel, key = split(made, STREAMED, size, "peel", why)
         made.may(BlockStates(key).because("states are rescaled once in a panel"))
         made.take(Vectorize(row).because("each lane has a row"))
         if panel:
@@ -212,10 +245,7 @@ class CpuStreams(StepLowering[Cpu]):
         for mma in self.target.mmas(product_types(wide[0])) if wide else ():
             if 1 < mma.rows <= columns:
                 rows = mma_rows(mma, columns)
-        if columns <= rows:
-            return COLUMNS
-        cut = split(made, COLUMNS, rows, "peel", f"registers hold {rows} rows of sums")
-        return cut.inner
+        return split(made, COLUMNS, rows, "peel", f"registers hold {rows} rows of sums")[1]
 
     def _stages(self, made: LoweredKernel, key: str, column: str) -> list[Step]:
         """Returns the steps that store values of a panel (block of keys) in local memory because
@@ -249,9 +279,7 @@ class CpuStreams(StepLowering[Cpu]):
         extent, (product, *_) = axes(made.kernel)[axis], _products(made.kernel, axis)
         rows = mma_rows(mma, extent) if mma is not None and mma.rows > 1 else 0
         rows = rows or pick_rows(extent, product.dot.tile[1], F32, self.target)
-        if extent > rows:
-            cut = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
-            axis = cut.inner
+        _, axis = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
         name, held = mma.name if mma else "", memory_of(made.kernel.blocks[0])
         found = _products(made.kernel, axis)
         panels = [held(product.dot.operands[1].memory) for product in found]
@@ -292,6 +320,12 @@ class CpuStreams(StepLowering[Cpu]):
                         made.may(step.because(f"{mma.name} multiplies neighbours"))
                 return mma
         return None
+
+
+def _panel(extent: int, best: int) -> int:
+    """Picks the keys of a panel: the divisor of all keys closest to `best`, if one is close."""
+    near = [s for s in range(best // 2, best + best // 2 + 1) if extent % s == 0]
+    return min(extent, min(near, key=lambda s: abs(s - best), default=best))
 
 
 def _strided(dtype: DType) -> str:

@@ -83,10 +83,9 @@ def stage_inputs(
         plan.parallel.remove(axis)
     if extent > lines:
         even = (n for n in range(lines, cpu.rows.staged_lines - 1, -1) if extent % n == 0)
-        cut = split(made, axis, next(even, lines), "peel", "a block is as wide as a vector")
-        if extent >= 2 * cut.block:
-            plan.parallel.append(cut.outer)
-        axis = cut.inner
+        block = next(even, lines)
+        outer, axis = split(made, axis, block, "peel", "a block is as wide as a vector")
+        plan.parallel += [outer] if extent >= 2 * block else []
     columns = next((n for n in range(64, 31, -8) if axes(made.kernel)[lane] % n == 0), 0)
     is_whole = len(parts) == 1 and len(loops_along(made.kernel, axis)) == 1
     if is_whole and not plan.is_reduced and axes(made.kernel)[lane] > 64 and columns:
@@ -120,10 +119,8 @@ def vectorize_rows(made: LoweredKernel, plan: Plan, cpu: Cpu) -> str:
         return ""
     rows, row = plan.kept.pop(), plan.lane
     plan.parallel.remove(rows)
-    if axes(made.kernel)[rows] > cpu.rows.stored_rows:
-        cut = split(made, rows, cpu.rows.stored_rows, "peel", "threads share blocks of rows")
-        plan.parallel.append(cut.outer)
-        rows = cut.inner
+    outer, rows = split(made, rows, cpu.rows.stored_rows, "peel", "threads share blocks of rows")
+    plan.parallel += [outer] if outer else []
     made.take(Reorder(rows, row).because("a row is shorter than a vector: vectorize across rows"))
     plan.lane = rows
     for output in made.kernel.blocks[0].params[len(made.kernel.args) :]:

@@ -32,19 +32,12 @@ from stack.target import Cpu
 
 @dataclass
 class Plan:
-    """The role of each axis of a loop nest. Policies update it as they take steps.
+    """The role of each axis of a loop nest. Policies update it as they take steps."""
 
-    Attributes:
-        lane: the axis to vectorize; "" if its extent is 1.
-        is_reduced: whether `lane` is a reduction axis.
-        kept: the other axes that are not reduced, outermost first.
-        parallel: the axes to distribute over threads, outermost first.
-    """
-
-    lane: str
-    is_reduced: bool
-    kept: list[str]
-    parallel: list[str]
+    lane: str  # the axis to vectorize; "" if its extent is 1
+    is_reduced: bool  # whether `lane` is a reduction axis
+    kept: list[str]  # the other axes that are not reduced, outermost first
+    parallel: list[str]  # the axes to distribute over threads, outermost first
 
     def sink(self, made: LoweredKernel, axis: str, why: str) -> bool:
         """Makes the loop over `axis` the innermost of the axes that are not reduced, as far as
@@ -132,9 +125,9 @@ def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
     block = cpu.rows.block
     if not plan.is_reduced and extent > cpu.rows.line and longest > block:
         even = (n for n in range(block, cpu.rows.least_block - 1, -1) if longest % n == 0)
-        cut = split(made, axis, next(even, block), "peel", "threads share a long row")
-        plan.parallel.append(cut.outer)
-        axis, longest = cut.inner, cut.block
+        longest = next(even, block)
+        outer, axis = split(made, axis, longest, "peel", "threads share a long row")
+        plan.parallel.append(outer)
     if longest < 2 * cpu.chunk and not (lanes and longest > cpu.chunk):
         made.take(Vectorize(axis).because("one vector holds all of it"))
         return

@@ -11,21 +11,25 @@ the scores of a block, rescales the states once and updates them, all in registe
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_load
-from stack.ir.warp_ops import MATRIX
+from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.gpu_products.tile_choice import may_round
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
-from stack.passes.policies.rows import arithmetic, programs
+from stack.passes.policies.gpu_steps import arithmetic, programs, splits
 from stack.passes.policies.step_lowering import StepLowering, reordered
-from stack.passes.policies.stream_policy import StreamPolicy
+from stack.passes.policies.stream_tiles import MEASURED, TALLEST, extents, in_parts, tables, tile
 from stack.passes.positions.contracted_axes import contracted_sizes
 from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_shape import stream_shape
+from stack.passes.positions.stream_shape import StreamShape, is_in_memory, stream_shape
 from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online
 from stack.passes.steps.primitives import (
@@ -39,47 +43,180 @@ from stack.passes.steps.primitives import (
     LoweredKernel,
     Reverse,
     Rewrite,
-    Split,
-    Step,
     Tensorize,
     Vectorize,
     WindowLoads,
 )
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.schedule import Schedule
+from stack.schedule import Axis, Domain, Need, Prediction, Schedule
 from stack.target import Gpu
 
 
 class ProductStreams(StepLowering[Gpu]):
-    """Lowers a stream with matrix products."""
+    """Lowers a stream with matrix products.
 
-    def policy(self) -> StreamPolicy:
-        for dot in contractions(self.group.blocks[0].nodes):
+    A schedule has blocks of m (rows) and k (the streamed axis); e (columns of states) is never
+    split.
+
+    Attributes:
+        states: the block that updates the states in an iteration.
+        dots: the matmuls of an iteration.
+        sums: the states that are matmuls.
+    """
+
+    def __init__(self, group: Node, target: Gpu) -> None:
+        super().__init__(group, target)
+        self.states = group.blocks[0]
+        self.dots = contractions(self.states.nodes)
+        self.sums = contractions(self.states.results)
+
+    @cached_property
+    def shape(self) -> StreamShape:
+        """The roles of the stream's axes. Raises CannotTile if they cannot be derived."""
+        return stream_shape(stream_index_maps(*self.group.blocks), True)
+
+    @property
+    def extent(self) -> int:
+        """The extent of the streamed axis."""
+        return static(streamed_extent(self.group))
+
+    @property
+    def widest(self) -> int:
+        """The most columns of a state, padded."""
+        sizes = (self.shape.extents[m] for m in self.shape.lanes)
+        return max((max(MATRIX, power_of_two(n)) for n in sizes if n > 1), default=0)
+
+    @property
+    def many(self) -> int:
+        """The number of tiles of rows and columns: the batch."""
+        held = {self.shape.row, *self.shape.lanes}
+        return prod(n for iter_var, n in self.shape.extents.items() if iter_var not in held)
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes. Raises CannotTile if the stream has no kernel."""
+        for dot in self.dots:
             *outer, last = contracted_sizes(dot) or [MATRIX]
             if last < MATRIX and prod(outer) > 1:
                 raise CannotTile(f"a dot over several axes, the last of {last} elements")
-        shape = stream_shape(stream_index_maps(*self.group.blocks), True)
-        return StreamPolicy(self.group, shape, self.target)
+        # sums may take half of the registers, as in matmuls, in blocks with the rows of fast tiles;
+        # with fewer rows, separate matmuls are faster
+        if TALLEST * self.widest > self.target.tile_registers:
+            what = f"{TALLEST} rows of {self.widest} columns of sums"
+            raise CannotTile(f"{what} take more than half of {self.target.registers} registers")
+        whole = "" if self.shape.is_split else "a result has it"
+        axes = (
+            Axis("b", self.many, "parallel", ("grid",), most=1),
+            Axis("m", self.shape.rows, "parallel", ("grid",), unit=MATRIX),
+            Axis("e", self.widest, "parallel"),
+            Axis("k", self.extent, "stream", ("serial",), whole, MATRIX),
+        )
+        return Domain(axes, ordered=True)
+
+    # ---- what a schedule leaves open
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        own = self.complete(Schedule())
+        others = (s for s in MEASURED if s != own and not self.why_illegal(s))
+        return [(s, None) for s in (own, *others)]
+
+    def misfits(self) -> Sequence[Schedule]:
+        return [s for s in MEASURED if self.why_illegal(s)]
+
+    def complete(self, given: Schedule) -> Schedule:
+        made = given.filled(tile(*extents(self.group, self.target)))
+        rows, step = made.block("m"), made.block("k")
+        height = self._height(made)
+        parts = 2 if any(map(in_parts, self.dots)) else 1
+        big = (rows >= 128 and step >= 128) or (
+            parts * len(self.sums) * self.widest * rows > 128 * 128
+        )
+        # fewer stages fit if sums are wide
+        stages = 2 if self.widest > 64 and parts * step > 32 and height > 64 else 3
+        if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
+            stages = 2
+        if any(p.dtype.bits == 8 for p in tables(self.group)):
+            stages = 2  # a mask of bytes waits in shared memory, too
+        elif rows >= 128 and len(self.dots) == 2 and parts == 1 and self._is_alone(rows):
+            big, stages = True, 3
+        # if one dot reads the result of another, Triton 3.6 miscompiles fewer rows of a warp
+        warps = min(made.warps or (8 if big else 4), max(4, height // MATRIX))
+        return replace(made, warps=warps, stages=made.stages or stages)
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        found = [Need("threads", schedule.warps * WARP, self.target.threads)]
+        if schedule == self.complete(Schedule()):
+            return found  # the default is not checked here: the compiler reports if it does not fit
+        rows, step = schedule.block("m"), schedule.block("k")
+        sums = rows * (len(self.sums) * self.widest + step)
+        streamed = (a for d in self.dots for a in d.args if self.extent in a.shape[-2:])
+        read = {*filter(is_in_memory, streamed)}
+        bytes_ = sum(step * self._width(a) * a.dtype.bytes for a in read)
+        return [
+            *found,
+            Need("bytes of shared memory", schedule.stages * bytes_, self.target.operand_bytes),
+            Need("registers for sums and scores", sums, self.target.registers),
+        ]
+
+    def _is_alone(self, rows: int) -> bool:
+        """True if no program with a tile of so many rows shares a multiprocessor: each has all of
+        its registers and shared memory."""
+        parts = -(-self.extent // int(self.group.attrs.get("part", self.extent)))
+        return self.many * -(-self.shape.rows // rows) * parts <= self.target.processors
+
+    def _width(self, operand: Node) -> int:
+        """Returns how many elements an operand has for each position of the streamed axis."""
+        sizes = [power_of_two(static(s)) for s in operand.shape[-2:]]
+        return prod(sizes) // power_of_two(self.extent)
+
+    # ---- steps
 
     def take(self, made: LoweredKernel) -> None:
-        policy = self.policy()
-        steps = StreamSteps(policy, policy.of(self.group), made.kernel)
-        made.take(*steps.tiles(), *steps.sums())
-        for memory in steps.tables:
+        sizes, schedule, dots = axes(made.kernel), self.schedule, self.dots
+        marks = enumerate(self.shape.extents)
+        names = {mark: letter(i) for i, mark in marks if letter(i) in sizes}
+        row = names.get(self.shape.row, "")
+        lanes = [n for mark, n in names.items() if mark in self.shape.lanes]
+        inside = [loop for loop, _ in all_loops(made.kernel) if not stores_only(loop)]
+        walks = [loop for loop in inside if axis_of(loop) == STREAMED]
+        contracted = [n for n in dict.fromkeys(map(axis_of, inside)) if n != STREAMED]
+        gathered = _tables(made.kernel)
+        height, step = self._height(schedule), self._step(schedule)
+        grid = self._grid(made, lanes, {row: height})
+        made.take(*splits({row: height} if row else {}, sizes), *splits({STREAMED: step}, sizes))
+        if any(map(is_online, walks)):
+            why = f"states are rescaled once for {step} elements"
+            made.take(BlockStates(f"{STREAMED}.1").because(why))
+        blocks = {name: self._block(sizes[name], name in lanes) for name in (*contracted, *lanes)}
+        made.take(*splits(blocks, sizes))
+        held = [name for name in sizes if name in (row, *lanes)]
+        inner = [*contracted, STREAMED, *reversed(held)]
+        made.take(*(Vectorize(f"{name}.1") for name in inner))
+        shared = [n for n in contracted if blocks[n] < sizes[n] and self.states.results[1:]]
+        shared += [STREAMED] if sizes[STREAMED] > step and walks[1:] else []
+        for name in shared:
+            made.take(ComputeWith(f"{name}.0").because("one loop computes the scores for all"))
+        if row:
+            precision = "tf32" if all(map(may_round, dots)) else ""
+            made.take(Tensorize(precision).because("matrix instructions"))
+        for memory in gathered:
             made.may(WindowLoads(memory).because("a tile reads few elements of it, many times"))
         made.take(Rewrite("positions").because("what does not change is computed once"))
-        self._masks(made, steps)
-        if any(p.dtype.is_float and p.dtype.bits <= 16 for p in self.group.blocks[0].params):
+        if self._masks(made) and height < sizes.get(row, 0):
+            why = "the last rows take the most time"
+            made.take(Reverse(f"{row}.0").because(why))
+        if any(p.dtype.is_float and p.dtype.bits <= 16 for p in self.states.params):
             why = "the scale and log2(e) become one factor; 16 bits hide the difference"
             made.take(Rewrite("exp2").because(why))
         made.may(DotParts().because("instructions for bf16 are faster than those for f32"))
-        made.take(*steps.programs())
+        made.take(*programs(sizes, {n: height if n == row else 1 for n in grid}))
         made.take(*arithmetic([r for block in self.group.blocks for r in block.results]))
-        made.take(steps.launch())
+        why = f"{height} rows of sums and scores in registers"
+        made.take(Launch(schedule.warps, schedule.stages).because(why))
 
-    def _masks(self, made: LoweredKernel, steps: StreamSteps) -> None:
+    def _masks(self, made: LoweredKernel) -> bool:
         """Adds steps that skip blocks of the streamed axis which position masks, such as causal
-        ones, hide.
+        ones, hide. Returns whether loops are shorter for the first rows.
 
         Each loop with matmuls first waits for its prefetched copies. So three loops cost more than
         one loop with a branch, but two cost less. Measured on an H100.
@@ -91,149 +228,66 @@ class ProductStreams(StepLowering[Gpu]):
         limited = BoundLoops(walk).because("a mask hides all other blocks")
         parts = limited.parts(made.kernel)
         if parts == 2 and made.may(cut):
-            made.take(*steps.backwards())
-            return
-        if parts > 1 and made.may(limited):
-            made.take(*steps.backwards())
+            return True
+        is_limited = parts > 1 and made.may(limited)
         made.may(Branch(walk).because("most blocks are fully visible"))
+        return is_limited
 
-
-class StreamSteps:
-    """Translates a schedule of a stream with matmuls into loop transformations.
-
-    Args:
-        policy: the policy of the stream.
-        schedule: a complete schedule.
-        nest: the plain loop nest.
-    """
-
-    def __init__(self, policy: StreamPolicy, schedule: Schedule, nest: Node) -> None:
-        self.policy, self.schedule, self.gpu = policy, schedule, policy.gpu
-        self.extents = axes(nest)
-        shape = policy.shape
-        name_of = {mark: letter(i) for i, mark in enumerate(shape.extents)}
-        real = {mark: name for mark, name in name_of.items() if name in self.extents}
-        self.row = real.get(shape.row, "")
-        self.lanes = [name for mark, name in real.items() if mark in shape.lanes]
-        loops = [loop for loop, _ in all_loops(nest)]
-        around = dict.fromkeys(axis_of(n) for n in loops if stores_only(n))
-        inside = dict.fromkeys(axis_of(n) for n in loops if not stores_only(n))
-        self.contracted = [name for name in inside if name != STREAMED]
-        self.tables = [
-            str(p.attrs["name"])
-            for p in nest.blocks[0].params
-            if any(_is_table(n) for n in nest.blocks[0].all_nodes if is_load(n) and n.args[0] is p)
-        ]
-        self.walks = [n for n in loops if axis_of(n) == STREAMED and not stores_only(n)]
-        self.grid = [name for name in around if name not in (STREAMED, *self.lanes)]
-        names, *more = nests(nest) or [[]]  # results of one element each have no loops
-        self.order: list[Step] = []
-        if not more and [*names[: len(self.grid)]] == self.grid:
-            self.grid = self._shared(nest)
-            why = "programs that run together load the same elements"
-            self.order += reordered(names, self.grid, why)
-
-    def _shared(self, nest: Node) -> list[str]:
+    def _grid(
+        self, made: LoweredKernel, lanes: Collection[str], blocks: Mapping[str, int]
+    ) -> list[str]:
         """Orders the loops over programs, so that concurrent programs share elements in the cache.
+        Returns their axes.
 
         Programs along an axis on which a large array does not depend load the same elements of it.
         Such axes are innermost, the shortest of them last.
         """
-        params = nest.blocks[0].params
-        large = [p for p in params if static(p.tensor.bytes) > self.gpu.cache_bytes]
+        sizes, body = axes(made.kernel), made.kernel.blocks[0]
+        outer = dict.fromkeys(axis_of(n) for n, _ in all_loops(made.kernel) if stores_only(n))
+        grid = [name for name in outer if name not in (STREAMED, *lanes)]
+        names, *more = nests(made.kernel) or [[]]  # results of one element each have no loops
+        if more or [*names[: len(grid)]] != grid:
+            return grid
+        large = [p for p in body.params if static(p.tensor.bytes) > self.target.cache_bytes]
         told: dict[Node, set[str]] = {p: set() for p in large}
-        for load in filter(is_load, nest.blocks[0].all_nodes):
+        for load in filter(is_load, body.all_nodes):
             if load.args[0] in told:
                 told[load.args[0]].update(str(v.attrs["name"]) for v in load.vars)
 
         def order(name: str) -> int:
             is_again = any(names and name not in names for names in told.values())
-            programs = -(-self.extents[name] // self._block_of(name))
-            return -programs if is_again else -(1 << 62)
+            return -sizes[name] // blocks.get(name, 1) if is_again else -(1 << 62)
 
-        return sorted(self.grid, key=order)
+        grid.sort(key=order)
+        made.take(*reordered(names, grid, "programs that run together load the same elements"))
+        return grid
 
-    def _block_of(self, name: str) -> int:
-        """Returns the elements of a program along an axis of the grid."""
-        return self.height if name == self.row else 1
-
-    @property
-    def height(self) -> int:
+    def _height(self, schedule: Schedule) -> int:
         """The rows of a tile."""
-        if not self.row:
-            return 1
-        return min(self.schedule.block("m"), max(MATRIX, power_of_two(self.extents[self.row])))
+        rows = self.shape.rows
+        return min(schedule.block("m"), max(MATRIX, power_of_two(rows))) if rows > 1 else 1
 
-    @property
-    def step(self) -> int:
+    def _step(self, schedule: Schedule) -> int:
         """The elements of a block of the streamed axis."""
-        part = int(self.policy.stream.attrs.get("part") or 1 << 30)
-        usual = min(power_of_two(self.policy.extent), self.schedule.block("k"))
+        part = int(self.group.attrs.get("part") or 1 << 30)
+        usual = min(power_of_two(self.extent), schedule.block("k"))
         return max(min(usual, part & -part), MATRIX)
 
-    def tiles(self) -> list[Step]:
-        """Returns the loop transformations that split and vectorize the loops into tiles."""
-        made: list[Step] = list(self.order)
-        if self.row:
-            why = f"a program has {self.height} of {self.extents[self.row]} rows"
-            made.append(Split(self.row, self.height).because(why))
-        why = f"a block has {self.step} of {self.policy.extent} elements of the streamed axis"
-        made.append(Split(STREAMED, self.step).because(why))
-        if any(map(is_online, self.walks)):
-            why = f"states are rescaled once for {self.step} elements"
-            made.append(BlockStates(f"{STREAMED}.1").because(why))
-        for name in (*self.contracted, *self.lanes):
-            made.append(Split(name, self._block(name)))
-        return made
-
-    def _block(self, name: str) -> int:
+    def _block(self, extent: int, is_whole: bool) -> int:
         """Returns the block size of an axis: its whole extent, rounded up to a power of two, if a
         tile must have all of it or if it is short. A longer contracted axis is split."""
-        extent = self.extents[name]
-        block = max(MATRIX, power_of_two(extent))
-        is_whole = name in self.lanes or extent <= self.gpu.matmuls.whole_depth
-        return block if is_whole else self.gpu.streams.depth_block
-
-    def sums(self) -> list[Step]:
-        """Returns the loop transformations with which a tile's sums are computed: matrix
-        instructions and cheaper arithmetic.
-        """
-        held = [name for name in self.extents if name in (self.row, *self.lanes)]
-        inner = [*self.contracted, STREAMED, *reversed(held)]
-        made: list[Step] = [Vectorize(f"{name}.1") for name in inner]
-        made += [
-            ComputeWith(f"{name}.0").because("states share the scores")
-            for name in self.contracted
-            if self._block(name) < self.extents[name] and len(self.policy.states.results) > 1
-        ]
-        if self.extents[STREAMED] > self.step and len(self.walks) > 1:
-            made.append(ComputeWith(f"{STREAMED}.0").because("results share the scores"))
-        if self.row:
-            dots = contractions(self.policy.states.nodes)
-            precision = "tf32" if all(map(may_round, dots)) else ""
-            made.append(Tensorize(precision).because("matrix instructions"))
-        return made
-
-    def backwards(self) -> list[Step]:
-        """Returns the step that makes programs of the last rows start first, since causal masks
-        leave them the most work.
-        """
-        if not self.row or self.height >= self.extents[self.row]:
-            return []
-        return [Reverse(f"{self.row}.0").because("the last rows take the most time")]
-
-    def programs(self) -> list[Step]:
-        """The steps that distribute the tiles over programs."""
-        return programs(self.extents, {n: self._block_of(n) for n in self.grid})
-
-    def launch(self) -> Step:
-        """The step that sets the launch configuration."""
-        why = f"{self.height} rows of sums and scores in registers"
-        return Launch(self.schedule.warps, self.schedule.stages).because(why)
+        is_whole |= extent <= self.target.matmuls.whole_depth
+        return max(MATRIX, power_of_two(extent)) if is_whole else self.target.streams.depth_block
 
 
-def _is_table(load: Node) -> bool:
-    """True if one index of a load depends on several loop variables, as in a table of relative
-    positions.
+def _tables(nest: Node) -> list[str]:
+    """Returns the names of arrays of which one index depends on several loop variables, as in a
+    table of relative positions.
     """
-    return any(len(index.vars) > 1 for index in access_parts(load)[0])
+    body = nest.blocks[0]
+    found = {
+        load.args[0]
+        for load in filter(is_load, body.all_nodes)
+        if any(len(index.vars) > 1 for index in access_parts(load)[0])
+    }
+    return [str(p.attrs["name"]) for p in body.params if p in found]

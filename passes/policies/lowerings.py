@@ -81,13 +81,14 @@ def policy_of(group: Node, target: Target, has_threads: bool = False) -> Policy 
     Args:
         group: a `fusion` or a `stream`.
         target: the target.
-        has_threads: as for `ProductPolicy`.
+        has_threads: whether a schedule may bind axes to threads.
 
     Raises:
         CannotTile: the group has no kernel.
     """
     made = lowering_of(group, target)
-    return made.policy(has_threads) if isinstance(made, Products) else made.policy()
+    made.has_threads = has_threads
+    return None if made.domain.is_empty else made
 
 
 def taken_steps(group: Node, text: str, target: Target, maybe: bool = False) -> list[Step]:
@@ -104,7 +105,7 @@ def taken_steps(group: Node, text: str, target: Target, maybe: bool = False) -> 
     made = lowering_of(group, target)
     if isinstance(target, Gpu) and not any(isinstance(step, Launch) for step in steps):
         is_rows = isinstance(made, RowLowering)
-        steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else Launch.USUAL))
+        steps.append(Launch(made.complete(Schedule()).warps if is_rows else Launch.USUAL))
     try:
         if maybe and not _names_axes_of(made.nest, steps):
             return []

@@ -22,20 +22,17 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.nest.emit import axis_names, domain, emit
 from stack.passes.nest.online import names_in
-from stack.passes.policies.reduction_loops import are_mates, warps_of, whole_column_run
-from stack.passes.policies.rows import arithmetic, evictions
-from stack.passes.policies.step_lowering import StepLowering, check_powers
-from stack.passes.steps.primitives import (
-    Bind,
-    ComputeWith,
-    Launch,
-    LoweredKernel,
-    Pipeline,
-    Rfactor,
-    Split,
-    Step,
-    Vectorize,
+from stack.passes.policies.gpu_steps import (
+    arithmetic,
+    evictions,
+    programs,
+    serial_loop,
+    tiles,
 )
+from stack.passes.policies.reduction_loops import are_mates, warps_of, whole_column_run
+from stack.passes.policies.step_lowering import StepLowering, check_powers
+from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import Launch, LoweredKernel
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Gpu
 
@@ -62,37 +59,21 @@ class MixOrderLowering(StepLowering[Gpu]):
         return space
 
     def take(self, made: LoweredKernel) -> None:
-        space = self.space
-        last = len(space.shape) - 1
+        space, extents = self.space, axes(made.kernel)
         names = axis_names(space.root, space.reduced)
         line, rows, warps = self._tile()
-        kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
-        steps: list[Step] = [
-            Bind(name, "grid").because("iterations are independent") for name in kept
-        ]
-        whole = "a tile has whole rows, because a reduction runs along them"
-        part = f"a program has {line} of {space.shape[last]} columns"
-        cut = Split(names[last], line).because(whole if space.is_along else part)
-        steps += [cut, Vectorize(f"{names[last]}.1")]
-        walked = names[space.streamed]
-        if rows > 1:
-            cut = Split(walked, rows).because(f"a tile has {rows} rows of {line} elements")
-            steps += [cut, Vectorize(f"{walked}.1")]
-            walked = f"{walked}.0"
-        if -(-space.shape[space.streamed] // rows) > 1:
-            if space.is_shared:
-                steps.append(ComputeWith(walked).because("each row is loaded once for all loops"))
-            if rows > 1:
-                steps.append(Rfactor(walked).because("partial sums are reduced after the loop"))
-            steps.append(
-                Pipeline(walked, self.target.mixes.prefetch).because(
-                    "loads overlap with computation"
-                )
-            )
-        if not space.is_along and line < space.shape[last]:
-            steps.append(Bind(f"{names[last]}.0", "grid"))
-        body = self.group.blocks[0]
-        steps += arithmetic(body.results) + evictions(body.results, self.target)
+        walked, last = names[space.streamed], names[-1]
+        own = {last: line, **({walked: rows} if rows > 1 else {})}
+        others = {n: 1 for n in names if n not in ("", walked, last)}
+        steps = programs(extents, others) + tiles({n: own[n] for n in names if n in own}, extents)
+        count = -(-extents[walked] // rows) if walked else 1
+        if count > 1:
+            axis, ahead = f"{walked}.0" if rows > 1 else walked, self.target.mixes.prefetch
+            shared, sums = space.is_shared, rows > 1
+            steps += serial_loop(axis, count, is_shared=shared, has_sums=sums, ahead=ahead)
+        results = self.group.blocks[0].results
+        steps += programs(extents, {last: line})
+        steps += arithmetic(results) + evictions(results, self.target)
         made.take(*steps, Launch(warps))
 
     def _tile(self) -> tuple[int, int, int]:
@@ -116,24 +97,17 @@ class MixOrderLowering(StepLowering[Gpu]):
 class MixOrderSpace:
     """The loop space of a group with column reductions and row-wise work.
 
-    Attributes:
-        root: the node whose axes span the space.
-        across: the column reductions, over the axis `streamed`; each reads the whole space.
-        shape: the extent of each axis, outermost first; the last axis runs along rows.
-        streamed: the axis over which a program loops: the reduction axis of `across`.
-        is_along: whether there is also a reduction along rows.
-        programs: the number of programs of the kernel.
-        is_shared: whether one loop over `streamed` serves several of the plain nest: those of
-            column reductions that do not depend on each other, or of results of the full shape.
+    One loop over the axis `streamed` may serve several of the plain nest: those of column
+    reductions that do not depend on each other, or of results of the full shape.
     """
 
-    root: Node
-    across: tuple[Node, ...]
-    shape: tuple[int, ...]
-    streamed: int
-    is_along: bool
-    programs: int
-    is_shared: bool
+    root: Node  # its axes span the space
+    across: tuple[Node, ...]  # the column reductions; each reads the whole space
+    shape: tuple[int, ...]  # the extent of each axis, outermost first; the last is along rows
+    streamed: int  # the axis over which a program loops: the reduction axis of `across`
+    is_along: bool  # whether there is also a reduction along rows
+    programs: int  # of the kernel
+    is_shared: bool  # whether one loop serves several
 
     @property
     def reduced(self) -> tuple[int, ...]:

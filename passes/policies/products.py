@@ -10,296 +10,346 @@ the epilogue to the tile. A matrix-vector product sums tiles of partial sums ins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 from stack.ir.contraction import ROUNDED
 from stack.ir.node import Node
 from stack.ir.traits import contractions
-from stack.ir.warp_ops import MATRIX
+from stack.ir.types import DType
+from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.gpu_products.group_split import UNFUSED, horizontal_products
-from stack.passes.gpu_products.library_copies import copy_seconds
-from stack.passes.gpu_products.product_policy import ProductPolicy
 from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
     Product,
     Tile,
     best_seconds,
+    copy_seconds,
     horizontal_product,
     is_lone,
     library_seconds,
+    predicted,
     product_of,
+    ranked,
+    tiles_of,
     unfused_seconds,
     whole_waves,
 )
-from stack.passes.policies.rows import arithmetic
+from stack.passes.policies.gpu_steps import arithmetic, programs, serial_loop, splits
 from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.steps.loops import axes, nests
 from stack.passes.steps.peel import LAST
 from stack.passes.steps.primitives import (
     Bind,
-    ComputeWith,
     Fuse,
     Launch,
     LoweredKernel,
     Peel,
-    Pipeline,
     Rasterize,
-    Rfactor,
-    Split,
     Step,
     Tensorize,
     Threads,
     Vectorize,
 )
-from stack.passes.tiling.contraction import parts_of, products_of, result_names, roles_of
+from stack.passes.tiling.contraction import (
+    parts_of,
+    product_axes,
+    products_of,
+    result_names,
+    roles_of,
+)
 from stack.passes.tiling.frame import CannotTile, power_of_two
-from stack.schedule import Schedule, first_schedule
+from stack.schedule import Axis, Domain, Need, Prediction, Schedule, first_schedule
 from stack.target import Gpu
 
 
-@dataclass(frozen=True)
-class Nest:
-    """The loops over the result of a product, or over some of its rows.
+class Nest(NamedTuple):
+    """The loops over the result of a product, or over some of its rows."""
 
-    Attributes:
-        others: the axes that are not tiled, outermost first.
-        row: the axis of the rows; "" for a matrix-vector product.
-        lane: the axis of the columns.
-        summed: the contracted axis.
-        rows: the rows of a tile.
-        lanes: the columns of a tile.
-        is_row_last: whether programs along the rows run side by side.
-    """
-
-    others: tuple[str, ...]
-    row: str
-    lane: str
-    summed: str
-    rows: int
-    lanes: int
-    is_row_last: bool = False
-
-    @property
-    def tiled(self) -> dict[str, int]:
-        """The axes of the result that are tiled, outermost first, with the block sizes."""
-        found = [(self.row, self.rows), (self.lane, self.lanes)]
-        return {name: n for name, n in (found[::-1] if self.is_row_last else found) if name}
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes of the result, outermost first."""
-        return (*self.others, *self.tiled)
-
-    def peeled(self, rows: int, lanes: int) -> Nest:
-        """Returns the description of the loops over the last rows, which get smaller tiles of
-        `rows` x `lanes` because they do not fill all processors.
-        """
-        return replace(
-            self,
-            row=self.row + LAST,
-            lane=self.lane + LAST,
-            summed=self.summed + LAST,
-            rows=rows,
-            lanes=lanes,
-        )
+    others: Sequence[str]  # the axes that are not tiled, outermost first
+    row: str  # the axis of the rows; "" for a matrix-vector product
+    lane: str  # the axis of the columns
+    summed: str  # the contracted axis
+    tiled: Mapping[str, int]  # the axes of rows and columns, outermost first, with their blocks
 
 
 class Products(StepLowering[Gpu]):
-    """Lowers a group with matrix products of one left operand."""
+    """Lowers a group with matrix products of one left operand.
 
-    def policy(self, has_threads: bool = False) -> ProductPolicy:
-        """Returns the policy that picks the tiles.
-
-        Its candidates include the alternatives to a fused kernel: a library call, or unfused
-        kernels.
-
-        Args:
-            has_threads: as for `ProductPolicy`.
-
-        Raises:
-            CannotTile: the group has no kernel.
-        """
-        body, gpu = self.group.blocks[0], self.target
-        dots = contractions(body.nodes)
-        dtype = dots[0].args[0].dtype
-        by_threads = has_threads and not (dtype.is_float and dtype.bits == 16)
-        horizontal = [replace(p, by_threads=by_threads) for p in horizontal_products(body)]
-        product = replace(self._product(horizontal), by_threads=by_threads)
-        others: dict[str, float] = {}
-        if is_lone(body, dots[0]):
-            others[LIBRARY] = library_seconds(product, dtype, gpu) + copy_seconds(dots[0], gpu)
-        if horizontal:
-            others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
-        elif len(dots) > 1:
-            others[UNFUSED] = unfused_seconds(product, dtype, gpu)
-        return ProductPolicy(product, dtype, gpu, others, has_threads)
-
-    def _product(self, horizontal: Sequence[Product]) -> Product:
-        """Describes the matmuls of the group for the cost model, from its independent ones."""
-        body = self.group.blocks[0]
-        if horizontal:
-            return horizontal_product(horizontal)
-        return product_of(body, products_of(body))
-
-    def take(self, made: LoweredKernel) -> None:
-        body = self.group.blocks[0]
-        product = self._product(horizontal_products(body))
-        dots = [dot for dot, _ in parts_of(body)] or products_of(body)[:1]
-        named = first_schedule(self.group)
-        is_told = named is not None and named.is_by_threads
-        dtype = dots[0].args[0].dtype
-        policy = ProductPolicy(product, dtype, self.target, has_threads=is_told)
-        steps = ProductSteps(policy, policy.of(self.group), made.kernel, dots)
-        made.take(*steps.tiles(), *steps.sums(), *steps.programs())
-        made.take(*arithmetic(body.results), steps.launch())
-
-
-class ProductSteps:
-    """Translates a schedule of matmuls into loop transformations.
-
-    Args:
-        policy: the policy of the group.
-        schedule: a complete schedule.
-        nest: the plain loop nest.
-        dots: the matmuls of the group. Raises CannotTile if each has no loops of its own.
+    A schedule has blocks of the axes m (rows), n (columns), k (depth) and b (batch). The candidates
+    include the alternatives to a fused kernel: a library call, or unfused kernels. If axes may be
+    bound to threads, the last, partial wave of programs has no smaller blocks.
     """
 
-    def __init__(
-        self, policy: ProductPolicy, schedule: Schedule, nest: Node, dots: Sequence[Node]
-    ) -> None:
-        self.product, self.dtype, self.gpu = policy.product, policy.dtype, policy.gpu
-        self.schedule, self.tile = schedule, Tile.of(schedule)
-        loops, self.extents = nests(nest), dict(axes(nest))
-        self.contracted = [n for n in self.extents if not any(n in names for names in loops)]
-        self.order: list[Step] = []  # steps that interchange the loops over the results
+    @cached_property
+    def dots(self) -> list[Node]:
+        """The matmuls of the group."""
+        return contractions(self.group.blocks[0].nodes)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the operands."""
+        return self.dots[0].args[0].dtype
+
+    @cached_property
+    def apart(self) -> list[Product]:
+        """The independent matmuls of the group, each with programs of its own, for the cost model;
+        empty if there is one matmul, or if a result depends on several. Raises CannotTile.
+        """
+        return [self._described(p) for p in horizontal_products(self.group.blocks[0])]
+
+    @cached_property
+    def product(self) -> Product:
+        """All matmuls of the group, for the cost model. Raises CannotTile if one kernel cannot
+        compute them.
+        """
+        body = self.group.blocks[0]
+        if self.apart:
+            return horizontal_product(self.apart)
+        return self._described(product_of(body, products_of(body)))
+
+    def _described(self, product: Product) -> Product:
+        is_short = self.dtype.is_float and self.dtype.bits == 16
+        return replace(product, by_threads=self.has_threads and not is_short)
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes. Raises CannotTile if the group has no kernel."""
+        p = self.product
+        unit = MATRIX if p.height > 1 else 1
+        grid = ("grid", "lane", "unroll") if self.has_threads and p.height > 1 else ("grid",)
+        words = (LIBRARY,) if is_lone(self.group.blocks[0], self.dots[0]) else ()
+        return Domain(
+            product_axes(
+                Axis("b", p.batch, "parallel", grid, most=1),
+                Axis("m", p.height, "parallel", grid, unit=unit),
+                Axis("n", p.width, "parallel", grid, unit=unit),
+                Axis("k", p.depth, "reduction", ("serial",), unit=unit),
+            ),
+            options=("warps", "stages", "persistent"),
+            words=(*words, UNFUSED) if len(self.dots) > 1 else words,
+            tails=not self.has_threads,
+        )
+
+    # ---- what a schedule leaves open
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the kernel: that of the group, else the best tile."""
+        named, best = first_schedule(self.group), self._tiles
+        return min(best, key=lambda s: best[s].seconds) if named is None else self.follow(named)
+
+    @property
+    def _tiles(self) -> dict[Schedule, Prediction]:
+        return {
+            self._limited(tile.schedule): predicted(tile, self.product, self.dtype, self.target)
+            for tile in self._ranked()
+        }
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        found, gpu = self._tiles, self.target
+        for word in self.domain.words:
+            found[Schedule(instead=word)] = Prediction(self._seconds(word))
+        # a library must be faster by a margin
+        margin = {LIBRARY: 1 / gpu.matmuls.library_gain}
+        best = sorted(found, key=lambda s: found[s].seconds * margin.get(s.instead, 1))
+        return [(schedule, found[schedule]) for schedule in best]
+
+    def _seconds(self, word: str) -> float:
+        """Predicts the seconds of an alternative to the kernel, by the word that selects it."""
+        product, dtype, gpu = self.product, self.dtype, self.target
+        if word == LIBRARY:
+            return library_seconds(product, dtype, gpu) + copy_seconds(self.dots[0], gpu)
+        if self.apart:
+            return sum(best_seconds(p, dtype, gpu) for p in self.apart)
+        return unfused_seconds(product, dtype, gpu)
+
+    def misfits(self) -> Sequence[Schedule]:
+        tiles = tiles_of(self.product, self.dtype, self.target)
+        return [t.schedule for t in tiles if self.why_illegal(t.schedule)]
+
+    def complete(self, given: Schedule) -> Schedule:
+        best = self._ranked()[0].schedule
+        if given.is_by_threads:
+            return self._by_threads(given, best)
+        made = given.filled(replace(best, warps=0, stages=0))
+        if all(made.block(axis) == best.block(axis) for axis in "mn"):
+            warps, stages = best.warps, best.stages
+        else:
+            sums = made.block("m", 1) * made.block("n") * self.product.gemms
+            warps = 8 if sums >= self.target.tile_registers else 4
+            stages = self.target.matmuls.stages
+        made = replace(made, warps=made.warps or warps)
+        return made if made.stages else self._limited(replace(made, stages=stages))
+
+    def _by_threads(self, given: Schedule, best: Schedule) -> Schedule:
+        """Completes the user's partial schedule `given` for multiply-adds of threads, with values
+        of `best`. If it has no block of k, threads load operands from global memory directly.
+        """
+        usual = [s for s in best.splits if s.axis != "k" or given.of("k")]
+        made = given.filled(Schedule(tuple(usual), stages=1))
+        return replace(made, warps=made.warps or max(1, self._threads(made) // WARP))
+
+    def _threads(self, schedule: Schedule) -> int:
+        """Returns the number of threads of a program; each thread computes several sums if the
+        block has more sums than a program may have threads.
+        """
+        own = schedule.bound("unroll")
+        threads = schedule.block("m") * schedule.block("n") // prod(s.block for s in own)
+        return threads if own else min(threads, self.target.threads)
+
+    def why_illegal(self, schedule: Schedule) -> str:
+        found = super().why_illegal(schedule)
+        return found or (self._why_not_by_threads(schedule) if schedule.is_by_threads else "")
+
+    def _why_not_by_threads(self, schedule: Schedule) -> str:
+        lanes, own = schedule.bound("lane"), schedule.bound("unroll")
+        if lanes and (own or lanes[1:]):
+            return f"{(*lanes, *own)[1]}: lanes have one sum each, along axis {lanes[0].axis} only"
+        for split in lanes:
+            block = schedule.block(split.axis)
+            if split.block != 1:
+                return f"axis {split.axis}: {split}, but a lane has 1 element"
+            if block % WARP:
+                return f"axis {split.axis}: a block of {block} is no multiple of {WARP} lanes"
+        threads = self._threads(schedule)
+        if own and threads != schedule.warps * WARP:
+            each = prod(s.block for s in own)
+            sums = f"{schedule.block('m')} x {schedule.block('n')} sums"
+            return f"warps={schedule.warps}: {sums} need {threads / WARP:g} warps, {each} a thread"
+        return ""
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        tile = self._tile(schedule)
+        step = tile.step_bytes(self.dtype.bytes)
+        found = [
+            Need("threads", tile.warps * WARP, self.target.threads),
+            Need("bytes of shared memory", tile.stages * step, self.target.operand_bytes),
+        ]
+        if tile.rows > 1:
+            sums = tile.sums(self.dtype)
+            found.append(Need("registers for sums", sums, self.target.tile_registers))
+        return found
+
+    def _ranked(self) -> list[Tile]:
+        found = ranked(self.product, self.dtype, self.target)
+        return [tile for tile in found if not (self.has_threads and tile.last)]
+
+    def _limited(self, schedule: Schedule) -> Schedule:
+        """Limits the stages of a schedule to what fits in shared memory, at least one."""
+        step = self._tile(schedule).step_bytes(self.dtype.bytes)
+        room = self.target.operand_bytes // max(1, step)
+        return replace(schedule, stages=max(1, min(schedule.stages, room)))
+
+    def _tile(self, schedule: Schedule) -> Tile:
+        return replace(Tile.of(schedule), products=self.product.gemms)
+
+    # ---- steps
+
+    def take(self, made: LoweredKernel) -> None:
+        body, product, gpu = self.group.blocks[0], self.product, self.target
+        named = first_schedule(self.group)
+        self.has_threads = named is not None and named.is_by_threads
+        tile = Tile.of(self.schedule)
+        found = self._nests(made, tile)
+        found += self._tail(made, tile, *found)
+        extents = axes(made.kernel)
+        summed = dict.fromkeys(nest.summed for nest in found)  # fused matmuls share one
+        blocks = {name: self._depth(extents[name], tile) for name in summed}
+        for nest in found:
+            sizes = nest.tiled.items()
+            blocks |= {n: min(size, max(MATRIX, power_of_two(extents[n]))) for n, size in sizes}
+        counts = {name: -(-extents[name] // block) for name, block in blocks.items()}
+        steps = splits(blocks, extents)
+        inner = [*summed, *(n for nest in found for n in (nest.lane, nest.row) if n)]
+        steps += [Vectorize(f"{name}.1") for name in inner]
+        is_matrix = all(nest.row for nest in found)
+        for name in (n for n in summed if counts[n] > 1):
+            steps += serial_loop(
+                f"{name}.0",
+                counts[name],
+                is_shared=product.gemms > 1,
+                has_sums=not is_matrix,
+                ahead=0 if is_matrix else tile.stages,
+                through="shared",
+            )
+        if is_matrix:
+            why = "matrix instructions" if self.dtype.bits <= 16 else "products of tiles"
+            rounded = ROUNDED if product.rounded else "tf32"
+            steps.append(Tensorize(rounded if product.rounds else "").because(why))
+            steps += self._multiply_adds()
+        for nest in found:
+            steps += self._programs(nest, extents, blocks)
+        first = found[0]
+        total = prod(counts[n] for n in first.tiled) * prod(extents[n] for n in first.others)
+        is_persistent = tile.persistent and total > gpu.processors
+        launch = Launch(tile.warps, tile.stages, gpu.processors if is_persistent else 0)
+        why = f"{prod(first.tiled.values())} sums in registers"
+        made.take(*steps, *arithmetic(body.results), launch.because(why))
+
+    def _nests(self, made: LoweredKernel, tile: Tile) -> list[Nest]:
+        """Orders the loops over the result of each matmul, and makes the contracted axes one.
+        Returns these loops. Raises CannotTile if a matmul has no loops of its own.
+        """
+        loops, found = nests(made.kernel), list[Nest]()
+        dots = [dot for dot, _ in parts_of(self.group.blocks[0])] or self.dots[:1]
+        contracted = [n for n in axes(made.kernel) if not any(n in names for names in loops)]
+        given = [s.axis for s in self.schedule.splits if s.axis in "mn"]
         if len(loops) != len(dots):
             raise CannotTile("its outputs do not share one index space")
-        self.nests = [self._nest(*pair) for pair in zip(dots, loops, strict=True)]
+        for dot, names in zip(dots, loops, strict=True):
+            roles = roles_of(dot)
+            real = [n for n in result_names(dot) if roles.sizes[n] > 1 or n == roles.lane]
+            if len(real) != len(names):
+                raise CannotTile("its outputs do not share one index space")
+            name_of = dict(zip(real, names, strict=True))
+            depths = [roles.sizes[n] for n in roles.contracted]
+            if len(contracted) != len(depths):
+                raise CannotTile("it reduces more than its products do")
+            if depths[1:] and depths[-1] < MATRIX:
+                raise CannotTile(f"a dot over several axes, the last of {depths[-1]} elements")
+            others = [name_of[n] for n in (*roles.batch, *roles.panels, *roles.outer)]
+            row, lane = name_of.get(roles.row, ""), name_of[roles.lane]
+            tiled = {name: n for name, n in ((row, tile.rows), (lane, tile.lanes)) if name}
+            tiled = dict(reversed(tiled.items())) if given[:1] == ["n"] else tiled
+            found.append(Nest(others, row, lane, contracted[0], tiled))
+            made.take(*reordered(names, [*others, *tiled], "the order of the programs"))
+        why = "the contracted axes become one"
+        made.take(*(Fuse(contracted[0], other).because(why) for other in contracted[1:]))
+        return found
 
-    def _nest(self, dot: Node, names: Sequence[str]) -> Nest:
-        """Returns the loops over the result of a matmul; `names` are their axes, outermost
-        first.
+    def _tail(self, made: LoweredKernel, tile: Tile, nest: Nest, *more: Nest) -> list[Nest]:
+        """Peels off the last rows, which do not fill all processors, for smaller tiles. Returns the
+        loops over them.
         """
-        roles = roles_of(dot)
-        real = [n for n in result_names(dot) if roles.sizes[n] > 1 or n == roles.lane]
-        if len(real) != len(names):
-            raise CannotTile("its outputs do not share one index space")
-        name_of = dict(zip(real, names, strict=True))
-        depths = [roles.sizes[n] for n in roles.contracted]
-        if len(self.contracted) != len(depths):
-            raise CannotTile("it reduces more than its products do")
-        if depths[1:] and depths[-1] < MATRIX:
-            raise CannotTile(f"a dot over several axes, the last of {depths[-1]} elements")
-        given = [s.axis for s in self.schedule.splits if s.axis in "mn"]
-        nest = Nest(
-            others=tuple(name_of[n] for n in (*roles.batch, *roles.panels, *roles.outer)),
-            row=name_of.get(roles.row, ""),
-            lane=name_of[roles.lane],
-            summed=self.contracted[0],
-            rows=self.tile.rows,
-            lanes=self.tile.lanes,
-            is_row_last=given[:1] == ["n"],
-        )
-        self.order += reordered(names, nest.axes, "the order of the programs")
-        return nest
-
-    # ---- tiles
-
-    def tiles(self) -> list[Step]:
-        """Returns the loop transformations that split and vectorize the loops into tiles."""
-        made = list(self.order)
-        for name in self.contracted[1:]:
-            made.append(Fuse(self.contracted[0], name).because("the contracted axes become one"))
-            self.extents[self.contracted[0]] *= self.extents[name]
-        made += self._tail()
-        for name in self._summed():
-            made.append(Split(name, self._depth(name)).because(self._why_depth(name)))
-        for nest in self.nests:
-            why = f"a tile of {' x '.join(map(str, nest.tiled.values()))} sums"
-            made += [Split(n, self._block(n, size)).because(why) for n, size in nest.tiled.items()]
-        return made
-
-    def _summed(self) -> list[str]:
-        """Returns the names of the contracted axes of all matmuls; each name once, as fused matmuls
-        share one.
-        """
-        return list(dict.fromkeys(nest.summed for nest in self.nests))
-
-    def _tail(self) -> list[Step]:
-        """Returns the steps that peel off the last rows, which do not fill all processors, for
-        smaller tiles.
-        """
-        (nest, *more) = self.nests
-        last = self.tile.last
-        if last is None or more or nest.others or not nest.row:
+        if tile.last is None or more or nest.others or not nest.row:
             return []
-        whole = self._whole_waves(*last)
-        if not whole:
-            return []
-        rest = self.extents[nest.row] - whole
-        self.nests.append(nest.peeled(*last))
-        for name in (nest.row, nest.lane, nest.summed):
-            self.extents[name + LAST] = self.extents[name]
-        self.extents |= {nest.row: whole, nest.row + LAST: rest}
-        why = f"{whole} rows fill {self.gpu.processors} processors; the rest gets smaller tiles"
-        return [Peel(nest.row, rest).because(why)]
-
-    def _whole_waves(self, rows: int, lanes: int) -> int:
-        """Returns how many rows are computed by waves of programs that fill all processors; 0 if
-        the rest fits in one tile of `rows` x `lanes`.
-        """
-        height, width = self.product.height, self.product.width
-        down, across = -(-height // self.tile.rows), -(-width // self.tile.lanes)
-        whole = whole_waves(down, across, self.gpu) * self.tile.rows
+        (rows, lanes), height, width = tile.last, self.product.height, self.product.width
+        down, across = -(-height // tile.rows), -(-width // tile.lanes)
+        whole = whole_waves(down, across, self.target) * tile.rows
         left = height - whole
-        return whole if left > rows or (left > 0 and width > lanes) else 0
+        if not whole or not (left > rows or (left > 0 and width > lanes)):
+            return []
+        why = f"{whole} rows fill {self.target.processors} processors; the rest gets smaller tiles"
+        made.take(Peel(nest.row, left).because(why))
+        row, lane, summed = (name + LAST for name in (nest.row, nest.lane, nest.summed))
+        sizes = {row: rows, lane: lanes}
+        return [Nest((), row, lane, summed, {n + LAST: sizes[n + LAST] for n in nest.tiled})]
 
-    def _depth(self, name: str) -> int:
-        """Returns the block size of the contracted axis `name`."""
-        whole, usual = self.gpu.matmuls.whole_depth, max(self.tile.step, MATRIX)
+    def _depth(self, extent: int, tile: Tile) -> int:
+        """Returns the block size of a contracted axis."""
+        whole, usual = self.target.matmuls.whole_depth, max(tile.step, MATRIX)
         if self.product.height > 1 and self.dtype.bits > 16:
             # the rounding error grows with the length of a block; blocks that are rounded to TF32
             # pass through registers
             whole = min(whole, usual)
-        extent = max(MATRIX, power_of_two(self.extents[name]))
-        return extent if self.extents[name] <= whole else min(usual, extent)
+        padded = max(MATRIX, power_of_two(extent))
+        return padded if extent <= whole else min(usual, padded)
 
-    def _why_depth(self, name: str) -> str:
-        """The reason for the block size of the contracted axis."""
-        extent, block = self.extents[name], self._depth(name)
-        if block >= extent:
-            return f"a tile has all {extent} products of a sum"
-        return f"{self.tile.stages} blocks of {block} of {extent} products fit in shared memory"
-
-    def _block(self, name: str, block: int) -> int:
-        """The block size of an axis of the result."""
-        return min(block, max(MATRIX, power_of_two(self.extents[name])))
-
-    def _count(self, name: str, block: int) -> int:
-        """The number of blocks along an axis."""
-        return -(-self.extents[name] // block)
-
-    # ---- sums
-
-    def sums(self) -> list[Step]:
-        """Returns the loop transformations with which a tile's sums are computed, such as
-        `tensorize`.
-        """
-        made: list[Step] = []
-        made += [Vectorize(f"{name}.1") for name in self._summed()]
-        for nest in self.nests:
-            made += [Vectorize(f"{name}.1") for name in (nest.lane, nest.row) if name]
-        for name in self._summed():
-            made += self._walk(name)
-        if self._is_matrix():
-            why = "matrix instructions" if self.dtype.bits <= 16 else "products of tiles"
-            made.append(Tensorize(self._precision).because(why))
-            made += self._threads()
-        return made
-
-    def _threads(self) -> list[Step]:
+    def _multiply_adds(self) -> list[Step]:
         """Returns the step `threads`, by which threads compute the sums without matrix
         instructions; empty if the schedule does not bind axes to threads.
         """
@@ -312,59 +362,15 @@ class ProductSteps:
         why = "a sum for each lane" if lanes else "sums of a thread"
         return [Threads(own.get("m", 0), own.get("n", 0), side, memory).because(why)]
 
-    @property
-    def _precision(self) -> str:
-        """The type to which operands may be rounded; empty for exact products."""
-        if not self.product.rounds:
-            return ""
-        return ROUNDED if self.product.rounded else "tf32"
-
-    def _is_matrix(self) -> bool:
-        """True if the products are products of matrices, not of a matrix and a vector."""
-        return all(nest.row for nest in self.nests)
-
-    def _walk(self, name: str) -> list[Step]:
-        """Returns the steps for the serial loop over blocks of the contracted axis `name`.
-
-        Several matmuls share one loop; a matrix-vector product accumulates partial sums and
-        prefetches. No steps if there is one block.
-        """
-        count = self._count(name, self._depth(name))
-        if count == 1:
-            return []
-        made: list[Step] = []
-        if self.product.gemms > 1:
-            made.append(ComputeWith(f"{name}.0").because("the left operand is loaded once"))
-        if not self._is_matrix():
-            why = f"partial sums are reduced once, not {count} times"
-            made.append(Rfactor(f"{name}.0").because(why))
-            why = "loads overlap with computation"
-            made.append(Pipeline(f"{name}.0", self.tile.stages, "shared").because(why))
+    def _programs(
+        self, nest: Nest, extents: Mapping[str, int], blocks: Mapping[str, int]
+    ) -> list[Step]:
+        """Returns the steps that distribute the tiles of a matmul over programs."""
+        made: list[Step] = [Bind(name, "grid").because("independent") for name in nest.others]
+        made += programs(extents, {name: blocks[name] for name in nest.tiled})
+        is_last = [*nest.tiled][-1] == nest.lane and extents[nest.lane] > blocks[nest.lane]
+        if is_last and len(made) > 1:
+            rows = self.target.matmuls.raster_rows
+            why = f"programs of {rows} rows of tiles share operands in the cache"
+            made.append(Rasterize(f"{nest.lane}.0", rows).because(why))
         return made
-
-    # ---- programs
-
-    def programs(self) -> list[Step]:
-        """The steps that distribute tiles over programs."""
-        made: list[Step] = []
-        for nest in self.nests:
-            made += [Bind(name, "grid").because("independent") for name in nest.others]
-            counts = {n: self._count(n, self._block(n, size)) for n, size in nest.tiled.items()}
-            bound = [name for name, count in counts.items() if count > 1]
-            made += [Bind(f"{n}.0", "grid").because(f"{counts[n]} programs") for n in bound]
-            is_inside = len(bound) + len(nest.others) > 1
-            if bound[-1:] == [nest.lane] and is_inside and not nest.is_row_last:
-                rows = self.gpu.matmuls.raster_rows
-                why = f"programs of {rows} rows of tiles share operands in the cache"
-                made.append(Rasterize(f"{nest.lane}.0", rows).because(why))
-        return made
-
-    def launch(self) -> Step:
-        """The step that sets the launch configuration."""
-        nest = self.nests[0]
-        counts = [self._count(n, self._block(n, size)) for n, size in nest.tiled.items()]
-        total = prod(counts) * prod(self.extents[n] for n in nest.others)
-        is_persistent = self.tile.persistent and total > self.gpu.processors
-        programs = self.gpu.processors if is_persistent else 0
-        why = f"{prod(nest.tiled.values())} sums in registers"
-        return Launch(self.tile.warps, self.tile.stages, programs).because(why)

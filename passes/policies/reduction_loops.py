@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import prod
 
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
-from stack.passes.positions.stream_shape import StreamShape
 from stack.passes.tiling.frame import power_of_two, static
-from stack.schedule import Axis, Domain, Need, Policy, Rules, Schedule, Split
 from stack.target import Gpu
 
 
@@ -23,23 +20,16 @@ from stack.target import Gpu
 class ReductionLoop:
     """The loop over a long axis.
 
-    Attributes:
-        block: the elements of a tile.
-        warps: the warps of a program.
-        ahead: the prefetch depth in iterations. 1 loads straight to registers; 0 leaves it to the
-            backend.
-        is_first: whether a second loop reads the axis again. A multiprocessor then has one program,
-            so that the rows of all programs stay in the cache between the loops.
-        is_whole: whether all tiles of the axis stay in registers.
-        columns: of a tile with states that are merged.
+    If a second loop reads the axis again, a multiprocessor has one program, so that the rows of all
+    programs stay in the cache between the loops.
     """
 
-    block: int
-    warps: int
-    ahead: int = 0
-    is_first: bool = False
-    is_whole: bool = False
-    columns: int = 0
+    block: int  # the elements of a tile
+    warps: int  # of a program
+    ahead: int = 0  # the prefetch depth; 1 loads straight to registers, 0 is up to the backend
+    is_first: bool = False  # whether a second loop reads the axis again
+    is_whole: bool = False  # whether all tiles of the axis stay in registers
+    columns: int = 0  # of a tile with states that are merged
 
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
@@ -184,11 +174,6 @@ def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
     return block
 
 
-def why_ahead(ahead: int) -> str:
-    """Returns the reason, shown to users, for a prefetch depth."""
-    return "loads overlap with computation" if ahead > 1 else "loads go straight to registers"
-
-
 def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
     """Returns the bytes of one element of all those arrays in `sources` together whose rows have
     this extent.
@@ -198,57 +183,3 @@ def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
         for p in sources
         if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
     )
-
-
-class WalkPolicy(Policy):
-    """Schedules blocks of k (the streamed axis); each of b programs has one row.
-
-    If memory is contiguous along another axis c instead of k, a program has a block of columns.
-
-    Args:
-        reduction_loop: the default block size, warps and prefetch depth for the stream.
-        shape: the axes of the stream.
-        extent: the extent of the streamed axis.
-        columns: the extent of c; 0 without such an axis.
-        gpu: the target.
-    """
-
-    def __init__(
-        self, reduction_loop: ReductionLoop, shape: StreamShape, extent: int, columns: int, gpu: Gpu
-    ) -> None:
-        self.reduction_loop, self.gpu = reduction_loop, gpu
-        self.extent, self.columns, self.is_split = extent, columns, shape.is_split
-        many = prod(e for iter_var, e in shape.extents.items() if iter_var != shape.along)
-        whole = "" if shape.is_split else "a result has it"
-        axes = [Axis("b", many // max(1, columns), "parallel")]
-        axes += [Axis("c", columns, "columns")] if columns else []
-        self.domain = Domain((*axes, Axis("k", extent, "stream", whole)))
-        bindings = {"parallel": (), "columns": ("grid",), "stream": ("serial",)}
-        self.rules = Rules(bindings, units={"k": 2})
-
-    def complete(self, given: Schedule) -> Schedule:
-        loop = self.reduction_loop
-        lanes = self._lanes(loop) if self.columns else 1
-        usual = [Split("c", lanes, "grid")] if self.columns else []
-        usual.append(Split("k", max(2, loop.block // lanes), "serial"))
-        return given.filled(Schedule(tuple(usual), loop.warps, loop.ahead))
-
-    def _lanes(self, loop: ReductionLoop) -> int:
-        """Picks the number of columns of a program. With more than one tile for each column, parts
-        of the columns can fill the processors; see `stream_parts`.
-        """
-        lanes = min(power_of_two(self.columns), loop.columns)
-        if loop.is_whole or not self.is_split:
-            programs = prod(a.extent for a in self.domain.axes if a.name != "k")
-            lanes = busy(lanes, programs, WARP, self.gpu)
-        return lanes
-
-    def needs(self, schedule: Schedule) -> Sequence[Need]:
-        return [
-            Need("threads", schedule.warps * WARP, self.gpu.threads),
-            Need(
-                "registers for a tile",
-                schedule.block("c", 1) * schedule.block("k"),
-                self.gpu.registers,
-            ),
-        ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 from stack.ir.axes import Index
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import arrays_of, is_reduction, reads_by_data
 from stack.passes.nest.emit import domain
 from stack.passes.policies.reduction_loops import (
@@ -21,45 +21,45 @@ from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
 
-@dataclass(frozen=True)
 class RowSpace:
-    """The loop space of a group.
+    """The loop space of a group. Raises CannotTile if its results do not share one.
 
     Attributes:
         root: the node whose axes span the space.
         iter_vars: a symbol for each axis.
-        places: the index of each value in terms of the symbols. For values that a concatenation
-            joins, the index within their part of the space.
         inputs: the arrays that the kernel reads.
         results: the arrays that the kernel writes.
         reduced: the reduction axes.
-        picks: the gathers: reads at indices that are data.
     """
 
-    root: Node
-    iter_vars: Index
-    places: Mapping[Node, Index]
-    inputs: Sequence[Node]
-    results: Sequence[Node]
-    reduced: tuple[int, ...]
-    picks: tuple[Node, ...]
-
-    @staticmethod
-    def of(group: Node) -> RowSpace:
-        """Returns the loop space of a group. Raises CannotTile if its results do not share one loop
-        space.
-        """
-        body = group.blocks[0]
+    def __init__(self, group: Node) -> None:
+        self._body = body = group.blocks[0]
         found = domain(body)
         if found is None:
             raise CannotTile("its outputs do not share one index space")
-        root, iter_vars, places = found
-        axes = [n.attrs["axes"] for n in body.nodes if is_reduction(n) and n.args[0] is root]
-        reduced = sorted({int(a) for own in axes for a in own})
-        inputs = (*body.params, *arrays_of(body))
-        picks = tuple(n for n in body.nodes if reads_by_data(n))
-        places = {**_joined(body, places, iter_vars), **places}
-        return RowSpace(root, iter_vars, places, inputs, body.results, tuple(reduced), picks)
+        self.root, self.iter_vars, self._index_maps = found
+        axes = [n.attrs["axes"] for n in body.nodes if is_reduction(n) and n.args[0] is self.root]
+        self.reduced = tuple(sorted({int(a) for own in axes for a in own}))
+        self.inputs = (*body.params, *arrays_of(body))
+        self.results = body.results
+
+    @cached_property
+    def places(self) -> Mapping[Node, Index]:
+        """The index of each value in terms of the symbols. For values that a concatenation joins,
+        the index within their part of the space.
+        """
+        joined: dict[Node, Index] = {}
+        for node in self._body.nodes:
+            if self._index_maps.get(node) == self.iter_vars:
+                for part in node.args:
+                    if part not in self._index_maps and part.tensor.rank == len(self.iter_vars):
+                        joined |= index_maps_of(self._body, part, self.iter_vars)
+        return {**joined, **self._index_maps}
+
+    @property
+    def picks(self) -> Sequence[Node]:
+        """The gathers: reads at indices that are data."""
+        return [n for n in self._body.nodes if reads_by_data(n)]
 
     @property
     def arrays(self) -> Sequence[Node]:
@@ -117,14 +117,3 @@ class RowSpace:
                     if place[-1] == iter_var and i in self.kept and i not in found:
                         found.append(i)
         return [*found, *(a for a in reversed(self.kept) if a not in found)]
-
-
-def _joined(body: Block, places: Mapping[Node, Index], iter_vars: Index) -> dict[Node, Index]:
-    """Returns the index of values that concatenations join, in the order of their axes."""
-    found: dict[Node, Index] = {}
-    for node in body.nodes:
-        if places.get(node) == iter_vars:
-            for part in node.args:
-                if part not in places and part.tensor.rank == len(iter_vars):
-                    found |= index_maps_of(body, part, iter_vars)
-    return found

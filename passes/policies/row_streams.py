@@ -30,28 +30,29 @@ partial sums of the part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 
 from stack.ir.node import Block, Node, topological
 from stack.ir.node import walk as walk_nodes
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import is_load, signs
+from stack.ir.warp_ops import WARP
 from stack.passes.nest.online import STREAMED
+from stack.passes.policies.gpu_steps import arithmetic, evictions, programs, serial_loop, tile_needs
 from stack.passes.policies.reduction_loops import (
     ONCE,
     PRIVATE,
     TWICE,
     WHOLE,
     ReductionLoop,
-    WalkPolicy,
+    busy,
     column_loop,
     held_tiles,
     holds_whole,
-    why_ahead,
 )
-from stack.passes.policies.rows import arithmetic, evictions, programs
 from stack.passes.policies.step_lowering import StepLowering, split
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
@@ -62,10 +63,8 @@ from stack.passes.steps.primitives import (
     Bind,
     BlockStates,
     Evict,
-    Hold,
     Launch,
     LoweredKernel,
-    Pipeline,
     Reorder,
     Rewrite,
     Rfactor,
@@ -73,7 +72,7 @@ from stack.passes.steps.primitives import (
     Vectorize,
 )
 from stack.passes.tiling.frame import CannotTile, is_expensive, power_of_two, static
-from stack.schedule import Schedule
+from stack.schedule import Axis, AxisSplit, Domain, Need, Schedule
 from stack.target import Cpu, Gpu
 
 
@@ -92,24 +91,26 @@ class RowStreams(StepLowering[Gpu]):
         """
         return Walk(self.nest)
 
-    def policy(self) -> WalkPolicy:
-        columns = self.walk.around.get(self.walk.column, 0)
-        return WalkPolicy(self._usual(), self.shape, self.extent, columns, self.target)
-
     @property
     def extent(self) -> int:
         """The extent of the streamed axis."""
         return static(streamed_extent(self.group))
 
-    def _usual(self) -> ReductionLoop:
-        """Returns the default block size, warps and prefetch depth of the loop over a row.
+    @property
+    def columns(self) -> int:
+        """The extent of the axis along which memory is contiguous; 0 if it is the streamed one."""
+        return self.walk.around.get(self.walk.column, 0)
+
+    @cached_property
+    def loop(self) -> ReductionLoop:
+        """The default block size, warps and prefetch depth of the loop over a row.
 
         They depend on whether a second loop reads the row, and whether the row fits in registers.
         """
         walk, inputs = self.walk, self.group.blocks[0].params
         if walk.column:
-            columns, is_first = walk.around.get(walk.column, 0), bool(self.shape.along)
-            loop = column_loop(self.extent, columns, is_first, inputs, self.target)
+            is_first = bool(self.shape.along)
+            loop = column_loop(self.extent, self.columns, is_first, inputs, self.target)
             return replace(loop, is_first=is_first)
         if not self.shape.along:
             return ONCE
@@ -117,22 +118,52 @@ class RowStreams(StepLowering[Gpu]):
             return WHOLE
         return PRIVATE if walk.is_private else TWICE
 
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes b (rows, one for each program), k (the streamed one), and c, along which memory
+        is contiguous, if k is not.
+        """
+        shape = self.shape
+        rows = prod(e for iter_var, e in shape.extents.items() if iter_var != shape.along)
+        whole = "" if shape.is_split else "a result has it"
+        found = [Axis("b", rows // max(1, self.columns), "parallel")]
+        found += [Axis("c", self.columns, "columns", ("grid",))] if self.columns else []
+        return Domain((*found, Axis("k", self.extent, "stream", ("serial",), whole, unit=2)))
+
+    def complete(self, given: Schedule) -> Schedule:
+        loop = self.loop
+        lanes = self._lanes(loop) if self.columns else 1
+        usual = [AxisSplit("c", lanes, "grid")] if self.columns else []
+        usual.append(AxisSplit("k", max(2, loop.block // lanes), "serial"))
+        return given.filled(Schedule(tuple(usual), loop.warps, loop.ahead))
+
+    def _lanes(self, loop: ReductionLoop) -> int:
+        """Picks the number of columns of a program. With more than one tile for each column, parts
+        of the columns can fill the processors; see `stream_parts`.
+        """
+        lanes = min(power_of_two(self.columns), loop.columns)
+        if loop.is_whole or not self.shape.is_split:
+            programs = prod(a.extent for a in self.domain.axes if a.name != "k")
+            lanes = busy(lanes, programs, WARP, self.target)
+        return lanes
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        return tile_needs(schedule, self.target)
+
     def take(self, made: LoweredKernel) -> None:
-        walk, policy = self.walk, self.policy()
-        loop, schedule = policy.reduction_loop, policy.of(self.group)
+        walk, loop, schedule = self.walk, self.loop, self.schedule
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
         count = -(-walk.extent // block)
         lanes = schedule.block("c", 1)
         if lanes > 1:
             why = f"memory is contiguous along {walk.column}: a program has {lanes} columns"
             made.take(Split(walk.column, lanes).because(why))
-        self._tiles(made, loop, block)
+        self._tiles(made, block)
         if count > 1:
-            self._registers(made, loop, schedule, block)
+            self._registers(made, block, count)
         if lanes > 1:
             made.take(Vectorize(f"{walk.column}.1"))
-        is_masked = walk.extent % block or self.extent % walk.extent
-        if walk.is_private and is_masked:
+        if walk.is_private and (walk.extent % block or self.extent % walk.extent):
             why = "elements after the last one are masked: the others have the same count"
             made.take(Rewrite("iteration_counts").because(why))
         if walk.is_private:
@@ -154,9 +185,9 @@ class RowStreams(StepLowering[Gpu]):
         made.take(*arithmetic(results), *evictions(results, self.target))
         made.take(Launch(schedule.warps).because(f"a tile has {block * lanes} elements"))
 
-    def _tiles(self, made: LoweredKernel, loop: ReductionLoop, block: int) -> None:
+    def _tiles(self, made: LoweredKernel, block: int) -> None:
         """Splits the row into tiles and vectorizes them."""
-        walk, is_whole = self.walk, loop.is_whole
+        walk, is_whole = self.walk, self.loop.is_whole
         if is_whole and walk.is_online:
             why = "the row stays in registers: each state is one pass over it"
             made.take(BlockStates(STREAMED).because(why))
@@ -170,77 +201,61 @@ class RowStreams(StepLowering[Gpu]):
             made.take(BlockStates(f"{STREAMED}.1").because(why))
         made.take(Vectorize(f"{STREAMED}.1"))
 
-    def _registers(
-        self, made: LoweredKernel, loop: ReductionLoop, schedule: Schedule, block: int
-    ) -> None:
+    def _registers(self, made: LoweredKernel, block: int, count: int) -> None:
         """Takes the steps for values in registers: partial sums, tiles, and prefetched loads."""
-        walk, axis = self.walk, f"{STREAMED}.0"
-        count = -(-walk.extent // block)
-        why = f"partial sums are reduced once, not {count} times"
-        made.may(Rfactor(axis).because(why))
-        kept = count if loop.is_whole else self._kept(loop, schedule, block)
-        if kept:
-            why = f"{kept} of {count} tiles stay in registers for the next loop"
-            made.take(Hold(axis, kept).because(why))
+        walk, loop, axis = self.walk, self.loop, f"{STREAMED}.0"
+        kept = count if loop.is_whole else self._kept(block)
         waits = walk.is_online and not (walk.is_private or walk.column or walk.loose == walk.states)
-        ahead = ONCE.ahead if loop.is_first and not loop.is_whole and waits else schedule.stages
-        if ahead and kept < count:
-            made.take(Pipeline(axis, ahead).because(why_ahead(ahead)))
+        is_once = loop.is_first and not loop.is_whole and waits
+        ahead = (ONCE.ahead if is_once else self.schedule.stages) if kept < count else 0
+        sums, *others = serial_loop(axis, count, kept=kept, ahead=ahead)
+        made.may(sums)
+        made.take(*others)
 
-    def _kept(self, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
+    def _kept(self, block: int) -> int:
         """Returns how many tiles of the row stay in registers between two loops over it."""
         walk = self.walk
-        if not loop.is_first or not self.shape.along or walk.column:
+        if not self.loop.is_first or not self.shape.along or walk.column:
             return 0
         if walk.is_private:
             covered = walk.extent % block == 0
             running = 1 + walk.states - (walk.counts if covered else 0)
         else:
             running = walk.loose if walk.loose == walk.states else 0
-        tile, inputs = (block, schedule.warps), self.group.blocks[0].params
+        tile, inputs = (block, self.schedule.warps), self.group.blocks[0].params
         return held_tiles(*tile, walk.extent, inputs, running, self.target)
 
 
 class Walk:
-    """The loop over a row in the plain loop nest of a stream.
-
-    Attributes:
-        extent: the elements of the row, or of its part.
-        around: the axes of the programs, with their extents.
-        is_online: whether states are rescaled.
-        states: the number of states.
-        loose: the number of sums that only their own update reads.
-        counts: the number of states that add the same number in each iteration.
-        is_chain: whether some state depends on another one.
-        is_corrected: whether some state is added to when it is rescaled.
-        is_private: whether each element of a block should have its own states.
-        has_positions: whether some state is an integer, such as the position of a maximum.
-        column: the axis of the programs along which memory is contiguous, if it is not the row's;
-            else "".
-    """
+    """The loop over a row in the plain loop nest of a stream."""
 
     def __init__(self, nest: Node) -> None:
-        loops = [loop for loop, _ in all_loops(nest)]
-        found = axes(nest)
+        loops, found = [loop for loop, _ in all_loops(nest)], axes(nest)
         around = [axis_of(n) for n in loops if stores_only(n)]
+        # the axes of the programs, with their extents
         self.around = {name: found[name] for name in around if name != STREAMED}
-        self.extent = found.get(STREAMED, 1)
+        self.extent = found.get(STREAMED, 1)  # the elements of the row, or of its part
         walks = [n for n in loops if axis_of(n) == STREAMED and axis_of(n) in found]
         first = next((n for n in walks if not stores_only(n)), None)
         block = first.blocks[0] if first is not None else Block((), ())
         states = (states_of(block) if first is not None else None) or []
-        self.is_online = any(map(is_online, walks))
+        self.is_online = any(map(is_online, walks))  # whether states are rescaled
         self.states = len(states)
+        # sums that only their own update reads, and states that add the same number each time
         self.loose = sum(scaled(block, s) is not None for s in states)
         self.counts = sum(block.params[0] not in s.part.vars for s in states)
         news = {s.new for s in states}
+        # whether some state depends on another one
         self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
-        kept = [n for s in states for n in topological([s.kept])]
+        # whether some state is added to when it is rescaled
         self.is_corrected = any(signs(s.kept) == (1, 1) for s in states)
+        # whether some state is an integer, such as the position of a maximum
         self.has_positions = any(s.new.dtype.is_integer for s in states)
+        # the axis of the programs along which memory is contiguous, if it is not the row's
         self.column = _column(nest, self.around)
-        is_cheap = not any(map(is_expensive, kept))
+        is_cheap = not any(is_expensive(n) for s in states for n in topological([s.kept]))
         is_cheap &= bool(self.column) or all(s.new.dtype.is_float for s in states)
+        # whether each element of a block should have its own states
         self.is_private = is_cheap and self.is_online and self.loose < self.states
 
 
@@ -270,11 +285,10 @@ class CpuRowStreams(StepLowering[Cpu]):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         (kept, *_) = nests(made.kernel) or [[]]
-        key = self._cut(
-            made, STREAMED, self.target.rows.part, "a part stays in the first-level cache"
-        )
+        part, chunk = self.target.rows.part, self.target.chunk
+        _, key = split(made, STREAMED, part, "peel", "a part stays in the first-level cache")
         made.may(BlockStates(key).because("states are rescaled once in a part"))
-        lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
+        _, lane = split(made, key, chunk, "peel", f"a vector has {chunk} lanes")
         made.take(Vectorize(lane))
         for axis in reversed(list(axes(made.kernel))):
             if axis.startswith(STREAMED):
@@ -282,11 +296,3 @@ class CpuRowStreams(StepLowering[Cpu]):
         for axis in kept:
             if axis != STREAMED:
                 made.may(Bind(axis, "cores").because("threads share rows"))
-
-    def _cut(self, made: LoweredKernel, axis: str, size: int, why: str) -> str:
-        """Splits an axis into blocks of `size` if it is longer than that. Returns the axis inside a
-        block, or the axis itself.
-        """
-        if axes(made.kernel)[axis] <= size:
-            return axis
-        return split(made, axis, size, "peel", why).inner

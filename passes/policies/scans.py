@@ -18,6 +18,7 @@ order, as vectors if no index selects the innermost axis.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from stack.ir.axes import parse_rule
@@ -25,11 +26,11 @@ from stack.ir.node import Node
 from stack.ir.traits import is_running
 from stack.passes.nest.scope import letter
 from stack.passes.policies.cpu_vectors import Plan, vectorize
+from stack.passes.policies.gpu_steps import programs, tiles
 from stack.passes.policies.reduction_loops import warps_of
-from stack.passes.policies.rows import programs
 from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.steps.loops import axes
-from stack.passes.steps.primitives import Bind, Launch, LoweredKernel, Split, Step, Vectorize
+from stack.passes.steps.primitives import Bind, Launch, LoweredKernel
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Cpu, Gpu
 
@@ -53,10 +54,17 @@ class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
     def take(self, made: LoweredKernel) -> None:
-        (scan,) = self.group.blocks[0].results
-        if why := _why_not(scan, self.target):
+        (scan,), gpu = self.group.blocks[0].results, self.target
+        if why := _why_not(scan, gpu):
             raise CannotTile(why)
-        made.take(*_steps(scan, self.target))
+        sizes = {letter(axis): static(size) for axis, size in enumerate(scan.shape)}
+        scanned = letter(int(scan.attrs["axis"]))
+        blocks = _blocks(sizes, scanned, gpu)
+        tiled = {n: block for n, block in blocks.items() if sizes[n] > 1 and block > 1}
+        made.take(*tiles(tiled, sizes, front=scanned if scan.attrs["reverse"] else ""))
+        made.take(*programs(sizes, {n: block for n, block in blocks.items() if n != scanned}))
+        held = prod(blocks.values())
+        made.take(Launch(warps_of(held, gpu)).because(f"a tile has {held} elements"))
 
 
 def _why_not(scan: Node, gpu: Gpu) -> str:
@@ -70,44 +78,23 @@ def _why_not(scan: Node, gpu: Gpu) -> str:
     return ""
 
 
-def _blocks(sizes: list[int], scanned: int, gpu: Gpu) -> list[int]:
+def _blocks(sizes: Mapping[str, int], scanned: str, gpu: Gpu) -> dict[str, int]:
     """Returns the block size of each axis of a scan, for one program.
 
     The scanned axis gets as much as a tile takes. A tile gets several lines if every multiprocessor
     still has a program.
     """
-    blocks = [1] * len(sizes)
-    blocks[scanned] = min(gpu.scans.tile, max(2, power_of_two(sizes[scanned])))
-    lines = prod(sizes) // sizes[scanned]
-    room = gpu.scans.tile // blocks[scanned]
+    own = min(gpu.scans.tile, max(2, power_of_two(sizes[scanned])))
+    lines = prod(sizes.values()) // sizes[scanned]
+    room = gpu.scans.tile // own
     while room > 1 and lines // room < gpu.processors:
         room //= 2
-    for axis in reversed(range(len(sizes))):
+    blocks = dict.fromkeys(sizes, own)
+    for axis in reversed(list(sizes)):
         if axis != scanned:
             blocks[axis] = min(power_of_two(sizes[axis]), room)
             room //= blocks[axis]
     return blocks
-
-
-def _steps(scan: Node, gpu: Gpu) -> list[Step]:
-    """Returns the loop transformations that lower a scan to its GPU kernel."""
-    scanned, sizes = int(scan.attrs["axis"]), [static(s) for s in scan.shape]
-    blocks = _blocks(sizes, scanned, gpu)
-    tiled = [a for a, size in enumerate(sizes) if size > 1 and blocks[a] > 1]
-    made: list[Step] = []
-    for axis in tiled:
-        name, size, block = letter(axis), sizes[axis], blocks[axis]
-        is_partial = bool(scan.attrs["reverse"]) and axis == scanned and size % block != 0
-        cut = Split(name, block, "front" if is_partial else "mask")
-        made.append(cut.because(f"a tile has {block} of {size} elements along {name}"))
-    for axis in reversed(tiled):
-        why = "a tile is scanned as a whole" if axis == scanned else "lines are independent"
-        made.append(Vectorize(f"{letter(axis)}.1").because(why))
-    lines = [axis for axis in range(len(sizes)) if axis != scanned]
-    extents = {letter(a): sizes[a] for a in lines}
-    made += programs(extents, {letter(a): blocks[a] for a in lines})
-    held = prod(blocks)
-    return [*made, Launch(warps_of(held, gpu)).because(f"a tile has {held} elements")]
 
 
 class CpuScans(StepLowering[Cpu]):

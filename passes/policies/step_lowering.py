@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from stack.ir.node import Node
 from stack.ir.types import F32, I64
 from stack.passes.nest.emit import emit
+from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import (
     IllegalStep,
     LoweredKernel,
@@ -24,13 +25,19 @@ from stack.target import Cpu, Target
 Machine = TypeVar("Machine", bound=Target)
 
 
-class StepLowering(ABC, Generic[Machine]):
-    """Lowers a group from its plain loop nest to its kernel by loop transformations (steps).
+class StepLowering(Policy, Generic[Machine]):
+    """Lowers a group from its plain loop nest to its kernel by loop transformations (steps), and
+    picks what a schedule of the group leaves open.
 
     Args:
         group: a `fusion` or a `stream`.
         target: the target.
+
+    Attributes:
+        has_threads: whether a schedule may bind axes to threads.
     """
+
+    has_threads = False
 
     def __init__(self, group: Node, target: Machine) -> None:
         self.group, self.target = group, target
@@ -41,25 +48,20 @@ class StepLowering(ABC, Generic[Machine]):
         return plain_nest(self.group, self.target)
 
     def check(self) -> None:
-        """Raises CannotTile if the group has no policy because it has no kernel, or no plain loop
+        """Raises CannotTile if the group has no domain because it has no kernel, or no plain loop
         nest. Lowerings may check more, if that needs no steps.
         """
-        self.policy()
-        _ = self.nest
+        _ = self.domain, self.nest
 
-    def policy(self) -> Policy | None:
-        """Returns the policy that picks what a schedule of the group leaves open; None if there is
-        nothing to choose. Raises CannotTile if the group has no kernel.
-        """
-        return None
+    def complete(self, given: Schedule) -> Schedule:
+        return given
 
     @cached_property
     def schedule(self) -> Schedule:
         """The schedule of the group, after the policy has chosen what the user did not. Raises
-        CannotTile as `policy`.
+        CannotTile if the group has no kernel.
         """
-        policy = self.policy()
-        return Schedule() if policy is None else policy.of(self.group)
+        return Schedule() if self.domain.is_empty else self.of(self.group)
 
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:
@@ -112,11 +114,15 @@ def check_powers(group: Node) -> None:
             raise CannotTile("it raises integers to powers")
 
 
-def split(made: LoweredKernel, axis: str, size: int, tail: str, why: str) -> Split:
-    """Splits an axis of a kernel. Returns the step, which names the axes over and in blocks."""
+def split(made: LoweredKernel, axis: str, size: int, tail: str, why: str) -> tuple[str, str]:
+    """Splits an axis of a kernel into blocks of `size` if it is longer. Returns the axis over
+    blocks, "" if there is one, and the axis inside of a block.
+    """
+    if axes(made.kernel).get(axis, 0) <= size:
+        return "", axis
     step = Split(axis, size, tail, why=why)
     made.take(step)
-    return step
+    return step.outer, step.inner
 
 
 def reordered(now: Sequence[str], wanted: Sequence[str], why: str) -> list[Reorder]:

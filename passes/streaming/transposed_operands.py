@@ -17,16 +17,15 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
-from stack.passes.cpu_products.gemm import GemmPolicy
-from stack.passes.cpu_products.mma import mma_of
-from stack.passes.policies.stream_panels import PanelPolicy
+from stack.passes.cpu_products.gemm import mma_of, tile_of
+from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.positions.stream_shape import StreamAxes, memory_side, stream_axes
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import inverse, transposed
+from stack.passes.tiling.contraction import roles_of
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
-from stack.schedule import Schedule
 from stack.target import Cpu
 
 AxisOrders = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the copy's order of axes
@@ -50,7 +49,7 @@ def _across(stream: Node, cpu: Cpu) -> AxisOrders:
     contracts, and the copy costs less than transposing in every program."""
     states, _, finish = stream.blocks
     try:
-        axes, schedule = stream_axes(stream), PanelPolicy(stream, cpu).of(stream)
+        axes, schedule = stream_axes(stream), CpuStreams(stream, cpu).schedule
     except CannotTile:
         return {}
     rows, panel = schedule.block("m"), schedule.block("k")
@@ -131,11 +130,11 @@ def _turned(dot: Node, cpu: Cpu) -> Node | None:
     """Returns the matmul on a transposed copy of its left operand, whose rows are strided. None if
     they are not, or if the copy costs more than it saves."""
     try:
-        policy = GemmPolicy(dot, cpu)
+        roles = roles_of(dot, by_lane=True)
         inputs, output = dot_axes(dot)
-        side, x = policy.roles.left, dot.args[policy.roles.left]
+        side, x = roles.left, dot.args[roles.left]
         names = inputs[side]
-        if not (policy.roles.contracted and names[-1] == policy.roles.row and is_input(x)):
+        if not (roles.contracted and names[-1] == roles.row and is_input(x)):
             return None
         inputs[side] = [n for n in names if n in output] + [n for n in names if n not in output]
         args = [*dot.args]
@@ -144,8 +143,8 @@ def _turned(dot: Node, cpu: Cpu) -> Node | None:
         if mma_of(made, cpu) is not None:  # no such instruction reads them in this layout
             return made
         size = static(x.tensor.bytes)
-        columns = prod(policy.roles.sizes[n] for n in output if n not in names)
-        panels = -(-columns // policy.complete(Schedule()).block("n"))
+        columns = prod(roles.sizes[n] for n in output if n not in names)
+        panels = -(-columns // tile_of(dot, cpu)[1])
     except CannotTile:
         return None
     copied = 2 * size / cpu.memory_rate + cpu.launch

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, new_params, remade
+from stack.ir.builder import make, new_params, remade
 from stack.ir.contraction import contraction
+from stack.ir.forms import converted
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile, static
-from stack.schedule import Axis, Domain
+from stack.schedule import Axis
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,11 @@ class Roles:
         return prod(self.sizes[n] for n in names)
 
 
-def product_domain(batch: int, rows: int, columns: int, depth: int) -> Domain:
-    """Returns the axes of matmuls: b (batches), m (rows), n (columns), k (depth). Leaves out b and
-    m if their extent is 1.
+def product_axes(*axes: Axis) -> tuple[Axis, ...]:
+    """Returns the axes of matmuls in schedules: b (batches), m (rows), n (columns) and k (depth),
+    without b and m if their extent is 1.
     """
-    axes = (
-        Axis("b", batch, "parallel"),
-        Axis("m", rows, "parallel"),
-        Axis("n", columns, "parallel"),
-        Axis("k", depth, "reduction"),
-    )
-    return Domain(tuple(a for a in axes if a.extent > 1 or a.name in "nk"))
+    return tuple(a for a in axes if a.extent > 1 or a.name in "nk")
 
 
 def operand_names(dot: Node, position: int) -> list[str]:
@@ -135,29 +130,26 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
 
 def as_reduction(group: Node, dot: Node) -> Node:
     """Rewrites the dot of a group as an elementwise multiplication and a sum. Returns the group."""
-    b = Builder()
     kept = result_names(dot)
     # an axis of one operand alone, of size 1, may be left
     names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
     sizes = _sizes(dot)
     full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
-    is_wider = dot.dtype.bits > dot.args[0].dtype.bits
+    is_wider = dot.dtype.bits > dot.args[0].dtype.bits  # a product could overflow
     spread: list[Node] = []
     for side, arg in enumerate(dot.args):
         own = operand_names(dot, side)
         order = sorted(own, key=names.index)
-        if is_wider:  # otherwise a product could overflow
-            arg = b.cast(arg, type=arg.tensor.with_dtype(dot.dtype))
+        x = converted(arg, dot.dtype if is_wider else arg.dtype)
         if own != order:
-            arg = b.transpose(arg, perm=tuple(own.index(n) for n in order))
+            x = make("transpose", (x,), {"perm": tuple(own.index(n) for n in order)})
         axes = tuple(names.index(n) for n in order)
-        spread.append(b.broadcast(arg, axes=axes, type=full.with_dtype(arg.dtype)))
+        spread.append(make("broadcast", (x,), {"axes": axes}, hint=full.with_dtype(x.dtype)))
     axes = tuple(range(len(kept), len(names)))
-    total = b.reduce(b.mul(spread[0], spread[1]), kind="sum", axes=axes)
-    if total.dtype != dot.dtype:
-        total = b.cast(total, type=dot.type)
+    total = make("reduce", (make("mul", spread),), {"kind": "sum", "axes": axes})
     body = group.blocks[0]
-    block = remade_block(body, remade(body.results, {dot: total}), body.params)
+    results = remade(body.results, {dot: converted(total, dot.dtype)})
+    block = remade_block(body, results, body.params)
     return Node("fusion", group.args, group.attrs, group.type, (block,))
 
 

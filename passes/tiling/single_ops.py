@@ -6,7 +6,7 @@ from stack.ir import ops
 from stack.ir.builder import Builder, param
 from stack.ir.integers import INT32
 from stack.ir.node import Node
-from stack.ir.traits import finds_position, is_alias, is_contraction, is_formula, is_generated
+from stack.ir.traits import finds_position, is_alias, is_contraction, is_formula
 from stack.ir.types import I32, I64, TensorType
 from stack.rewrite.log import Lines
 
@@ -36,20 +36,9 @@ def alone(node: Node, lines: Lines = ()) -> Node:
     return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
 
 
-def group_of(node: Node, lines: Lines = ()) -> Node | None:
-    """Returns a group node itself, a contraction (matmul) wrapped in a group of its own, or None
-    for all other nodes.
-    """
-    if is_contraction(node):
-        return alone(node, lines)
-    return node if is_generated(node) else None
-
-
-def sure_group(node: Node) -> Node:
-    """Returns `group_of` a node that is known to have one."""
-    group = group_of(node)
-    assert group is not None
-    return group
+def group_of(node: Node) -> Node:
+    """Returns a matmul in a group of its own, and any other node, such as a group, itself."""
+    return alone(node) if is_contraction(node) else node
 
 
 def is_best_or_nan(b: Builder, x: Node, best: Node) -> Node:

@@ -1,6 +1,6 @@
 """Schedules as data: the block size of each axis, and what runs the blocks."""
 
-from stack.schedule.check import Need, Rules, why_illegal
+from stack.schedule.check import Need, why_illegal
 from stack.schedule.policy import (
     Policy,
     ScheduleCandidate,
@@ -9,7 +9,7 @@ from stack.schedule.policy import (
     schedules_of,
     with_schedules,
 )
-from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
+from stack.schedule.record import Axis, AxisSplit, Domain, Prediction, Schedule
 from stack.schedule.user_schedules import (
     PART,
     given_for,
@@ -24,15 +24,14 @@ from stack.schedule.user_schedules import (
 __all__ = [
     "PART",
     "Axis",
+    "AxisSplit",
     "ScheduleChoice",
     "ScheduleCandidate",
     "Domain",
     "Need",
     "Policy",
     "Prediction",
-    "Rules",
     "Schedule",
-    "Split",
     "first_schedule",
     "given_for",
     "is_list",

@@ -1,15 +1,15 @@
 """Checks that a schedule fits its domain and target, before a kernel is built.
 
-`Rules` describe what the loops of a kernel allow; `Need` is its use of a machine resource. Each
+A `Domain` describes what the loops of a kernel allow; `Need` is its use of a machine resource. Each
 reason names the axis or the resource, the rule, and the number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from stack.schedule.record import Axis, Domain, Schedule, Split
+from stack.schedule.record import Axis, AxisSplit, Domain, Schedule
 
 
 @dataclass(frozen=True)
@@ -26,71 +26,39 @@ class Need:
         return f"{self.amount} {self.resource}, and a program has {self.most}"
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The schedules that are possible for a kernel, given the loops that it consists of.
-
-    Attributes:
-        bindings: for each kind of axis, the allowed bindings of its splits, outermost first.
-        axes: the same by axis name, for axes that differ from their kind.
-        free: axes whose blocks need not be powers of two, only multiples of `units`.
-        units: the smallest block of an axis, for its first split.
-        most: the largest block of an axis.
-        options: the options that it supports.
-        words: allowed values of `Schedule.instead`.
-        ordered: True if programs are numbered along the axes in the order of the domain.
-        tails: True if programs at the end of an axis may have smaller blocks.
-    """
-
-    bindings: Mapping[str, tuple[str, ...]]
-    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    free: tuple[str, ...] = ()
-    units: Mapping[str, int] = field(default_factory=dict[str, int])
-    most: Mapping[str, int] = field(default_factory=dict[str, int])
-    options: tuple[str, ...] = ("warps", "stages")
-    words: tuple[str, ...] = ()
-    ordered: bool = False
-    tails: bool = True
-
-
-def why_illegal(
-    schedule: Schedule, domain: Domain, rules: Rules, needs: Sequence[Need] = ()
-) -> str:
+def why_illegal(schedule: Schedule, domain: Domain, needs: Sequence[Need] = ()) -> str:
     """Returns the reason why a schedule is illegal for a kernel with the axes `domain`; "" if it is
     legal.
 
-    Args:
-        rules: the bindings, block sizes and options that the kernel allows.
-        needs: the resources that the kernel uses.
+    `needs`: the resources that the kernel uses.
     """
     if schedule.instead:
-        if schedule.instead in rules.words:
+        if schedule.instead in domain.words:
             return ""
-        known = ", ".join(rules.words) or "none"
+        known = ", ".join(domain.words) or "none"
         return f"{schedule.instead!r} cannot replace this kernel; possible: {known}"
     for name in dict.fromkeys(s.axis for s in schedule.splits):
         axis = domain.axis(name)
         if axis is None:
             return f"no axis {name!r}; its domain has {domain}"
-        why = _why_not_split(axis, schedule.of(name), rules)
+        why = _why_not_split(axis, schedule.of(name), domain.tails)
         if why:
             return f"axis {name}: {why}"
     grid = [s.axis for s in schedule.splits if s.binding == "grid"]
     usual = [a.name for a in domain.axes if a.name in grid]
-    if rules.ordered and grid != usual:
+    if domain.ordered and grid != usual:
         return f"programs along {', '.join(grid)}; the order of this kernel is {', '.join(usual)}"
     if schedule.warps & (schedule.warps - 1):
         return f"warps={schedule.warps} is no power of two"
     for option in ("warps", "stages", "persistent"):
-        if getattr(schedule, option) and option not in rules.options:
+        if getattr(schedule, option) and option not in domain.options:
             return f"{option}: this kernel has no such choice"
     over = next((n for n in needs if n.amount > n.most), None)
     return f"it takes {over}" if over else ""
 
 
-def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
-    allowed = rules.axes.get(axis.name, rules.bindings.get(axis.kind, ()))
-    outer = 0
+def _why_not_split(axis: Axis, splits: Sequence[AxisSplit], tails: bool) -> str:
+    allowed, outer = axis.bindings, 0
     for split in splits:
         shown = str(split).partition("=")[2]
         if split.block < 1:
@@ -105,12 +73,12 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
             known = ", ".join(allowed) or "nothing"
             return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}"
         for block in filter(None, (split.block, split.tail)):
-            why = _why_no_block(axis, block, rules, 1 if outer else rules.units.get(axis.name, 1))
+            why = _why_no_block(axis, block, 1 if outer else axis.unit)
             if why:
                 return why
         if split.tail and split.binding != "grid":
             return f"{shown}: only blocks of programs have a tail"
-        if split.tail and not rules.tails:
+        if split.tail and not tails:
             return f"{shown}: all programs of this target have blocks of one size, {split.block}"
         if outer and (split.block > outer or outer % split.block):
             return f"a block of {split.block} does not divide the one around it, {outer}"
@@ -121,13 +89,11 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
     return ""
 
 
-def _why_no_block(axis: Axis, block: int, rules: Rules, unit: int) -> str:
-    is_free = axis.name in rules.free
-    if not is_free and block & (block - 1):
+def _why_no_block(axis: Axis, block: int, unit: int) -> str:
+    if not axis.is_free and block & (block - 1):
         return f"a block of {block} is no power of two"
-    most = rules.most.get(axis.name, 0)
     if block < unit:
         return f"a block of {block}, the least is {unit}"
-    if is_free and block % unit:
+    if axis.is_free and block % unit:
         return f"a block of {block} is no multiple of {unit}"
-    return f"a block of {block}, the most is {most}" if most and block > most else ""
+    return f"a block of {block}, the most is {axis.most}" if 0 < axis.most < block else ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from stack.errors import UsageError
 from stack.ir.node import Node
-from stack.schedule.check import Need, Rules, why_illegal
+from stack.schedule.check import Need, why_illegal
 from stack.schedule.record import Domain, Prediction, Schedule
 
 
@@ -44,15 +44,14 @@ def with_schedules(node: Node, texts: Sequence[str]) -> Node:
 
 
 class Policy(ABC):
-    """Chooses schedules for one kind of iteration space on one target: ranks, completes, checks.
+    """Chooses schedules for one kind of iteration space on one target: ranks, completes, checks."""
 
-    Attributes:
-        domain: the iteration space: its axes with their extents.
-        rules: the bindings, block sizes and options that a schedule may use.
-    """
-
-    domain: Domain
-    rules: Rules
+    @cached_property
+    def domain(self) -> Domain:
+        """The iteration space: its axes with their extents, and the bindings, block sizes and
+        options that a schedule may use. By default, there is nothing to choose.
+        """
+        return Domain(options=())
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         """Legal schedules with the model's expected time, if it has one; best first. By default the
@@ -81,10 +80,10 @@ class Policy(ABC):
 
     def why_illegal(self, schedule: Schedule) -> str:
         """The reason why a complete schedule is illegal; "" if it is legal."""
-        why = why_illegal(schedule, self.domain, self.rules)
+        why = why_illegal(schedule, self.domain)
         if why or schedule.instead:
             return why
-        return why_illegal(schedule, self.domain, self.rules, self.needs(schedule))
+        return why_illegal(schedule, self.domain, self.needs(schedule))
 
     def follow(self, given: Schedule) -> Schedule:
         """Completes a schedule written by hand.
@@ -92,7 +91,7 @@ class Policy(ABC):
         Raises:
             UsageError: it does not fit the domain or the target; names axis, rule and number.
         """
-        made = self.complete(given)
+        made = given if given.instead else self.complete(given)
         why = self.why_illegal(made)
         if why:
             raise UsageError(f"schedule {str(given)!r}: {why}")
@@ -108,20 +107,13 @@ class Policy(ABC):
 
 @dataclass
 class ScheduleCandidate:
-    """One schedule that was considered for a fusion group.
-
-    Attributes:
-        expected: the model's prediction; None if there is none.
-        why: the reason why it is illegal; "" if it is legal.
-        seconds: measured time; None if it was not measured or did not run.
-        problem: the reason why it did not run.
-    """
+    """One schedule that was considered for a fusion group."""
 
     schedule: str
-    expected: Prediction | None = None
-    why: str = ""
-    seconds: float | None = None
-    problem: str = ""
+    expected: Prediction | None = None  # by the model
+    why: str = ""  # the reason why it is illegal; "" if it is legal
+    seconds: float | None = None  # measured; None if it was not measured or did not run
+    problem: str = ""  # the reason why it did not run
 
     def record(self) -> dict[str, Any]:
         """As JSON, without unknown values."""

@@ -24,20 +24,13 @@ _SPLIT = re.compile(r"(\w+)=([0-9]{1,18})(?:\+([0-9]{1,18}))?(?:@(\w+))?")
 
 
 @dataclass(frozen=True)
-class Split:
-    """A split of one axis into blocks, and what runs them.
+class AxisSplit:
+    """A split of one axis into blocks, and what runs them."""
 
-    Attributes:
-        axis: its name in the domain.
-        block: elements of a block.
-        binding: one of `BINDINGS`; "" leaves it to the policy.
-        tail: elements of the smaller blocks at the end; 0 if there are none.
-    """
-
-    axis: str
-    block: int
-    binding: str = ""
-    tail: int = 0
+    axis: str  # its name in the domain
+    block: int  # elements of a block
+    binding: str = ""  # one of `BINDINGS`; "" leaves it to the policy
+    tail: int = 0  # elements of the smaller blocks at the end; 0 if there are none
 
     def __str__(self) -> str:
         tail = f"+{self.tail}" if self.tail else ""
@@ -58,7 +51,7 @@ class Schedule:
         instead: one of `WORDS`, for a group that another implementation computes.
     """
 
-    splits: tuple[Split, ...] = ()
+    splits: tuple[AxisSplit, ...] = ()
     warps: int = 0
     stages: int = 0
     persistent: bool = False
@@ -81,7 +74,7 @@ class Schedule:
         words = text.replace(",", " ").split()
         if len(words) == 1 and words[0] in WORDS:
             return Schedule(instead=words[0])
-        splits: list[Split] = []
+        splits: list[AxisSplit] = []
         options: dict[str, int] = {}
         persistent = False
         for word in words:
@@ -100,20 +93,22 @@ class Schedule:
                     f" none of {', '.join(BINDINGS)}"
                 )
             else:
-                splits.append(Split(match[1], int(match[2]), match[4] or "", int(match[3] or 0)))
+                splits.append(
+                    AxisSplit(match[1], int(match[2]), match[4] or "", int(match[3] or 0))
+                )
         if not words:
             raise unreadable(text, "")
         return Schedule(
             tuple(splits), options.get("warps", 0), options.get("stages", 0), persistent
         )
 
-    def of(self, axis: str) -> tuple[Split, ...]:
+    def of(self, axis: str) -> tuple[AxisSplit, ...]:
         """The splits of the axis with this name, outermost first; empty if the schedule does not
         split it.
         """
         return tuple(s for s in self.splits if s.axis == axis)
 
-    def bound(self, *bindings: str) -> tuple[Split, ...]:
+    def bound(self, *bindings: str) -> tuple[AxisSplit, ...]:
         """The splits of all axes whose binding, such as "grid", is one of `bindings`; outermost
         first.
         """
@@ -157,11 +152,11 @@ class Schedule:
         )
 
 
-def _axis(split: Split) -> str:
+def _axis(split: AxisSplit) -> str:
     return split.axis
 
 
-def _bound(own: Sequence[Split], usual: Sequence[Split]) -> Sequence[Split]:
+def _bound(own: Sequence[AxisSplit], usual: Sequence[AxisSplit]) -> Sequence[AxisSplit]:
     """Completes the splits of one axis: a split without a binding gets that of the default split at
     the same depth. Returns the default splits if the axis is not split.
     """
@@ -185,19 +180,16 @@ def unreadable(text: str, word: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a domain.
+    """One axis of a domain, and its blocks in a schedule."""
 
-    Attributes:
-        name: its name in schedules.
-        extent: number of elements.
-        kind: one of `KINDS`.
-        whole: why programs cannot split it; "" if partial results can be combined.
-    """
-
-    name: str
-    extent: int
-    kind: str
-    whole: str = ""
+    name: str  # in schedules
+    extent: int  # number of elements
+    kind: str  # one of `KINDS`
+    bindings: tuple[str, ...] = ()  # that its splits may have, outermost first
+    whole: str = ""  # why programs cannot split it; "" if partial results can be combined
+    unit: int = 1  # the smallest block of its first split
+    most: int = 0  # the largest block; 0 for no limit
+    is_free: bool = False  # whether blocks are any multiples of `unit`, not powers of two
 
     def __str__(self) -> str:
         return f"{self.name} ({self.extent}, {self.kind})"
@@ -205,9 +197,18 @@ class Axis:
 
 @dataclass(frozen=True)
 class Domain:
-    """The iteration space of a group: its axes, outermost first."""
+    """The iteration space of a group, and the schedules that its kernel allows."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[Axis, ...] = ()  # outermost first
+    options: tuple[str, ...] = ("warps", "stages")  # that a schedule may have
+    words: tuple[str, ...] = ()  # allowed values of `Schedule.instead`
+    ordered: bool = False  # whether programs are numbered along the axes in the order of the domain
+    tails: bool = True  # whether programs at the end of an axis may have smaller blocks
+
+    @property
+    def is_empty(self) -> bool:
+        """True if a schedule has nothing to choose."""
+        return not (self.axes or self.options)
 
     def axis(self, name: str) -> Axis | None:
         """The axis with this name; None if there is none."""
@@ -219,20 +220,11 @@ class Domain:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A cost model's prediction for a schedule.
+    """A cost model's prediction for a schedule."""
 
-    Attributes:
-        seconds: time of the kernel, its launch included.
-        parts: seconds of the parts that overlap, by name: "tensor", "memory", "cache".
-    """
-
-    seconds: float
+    seconds: float  # of the kernel, its launch included
+    # seconds of the parts that overlap, by name: "tensor", "memory", "cache"
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
-
-    @property
-    def bound(self) -> str:
-        """Name of the part that takes longest, the bottleneck; "" if only the total is known."""
-        return max(self.parts, key=lambda p: self.parts[p], default="")
 
     def __str__(self) -> str:
         return f"{self.seconds * 1e6:.1f} us"

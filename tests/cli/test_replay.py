@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from kernel_cases import tile_group
 
 from stack.cli import main
 from stack.ir import parse
 from stack.passes.policies.lowerings import lowering_of
-from stack.passes.tile import tile_group
 from stack.rewrite import Pipeline
 from stack.target import load
 

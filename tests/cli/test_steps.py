@@ -44,7 +44,7 @@ def test_steps_are_listed_shown_and_compared(
     assert dump(program, "--steps", "-o", run) == 0
     listed = capsys.readouterr().out
     assert "%y\n   0 the plain loop nest\n   1 split " in listed
-    assert re.search(r"split r 64 +a tile has all 40 elements of the reduction\n", listed)
+    assert re.search(r"split r 64 +a tile has all 40 elements along r\n", listed)
     assert main(["show", run, "y.step0"]) == 0
     nest = capsys.readouterr().out
     assert nest.count('kind="serial"') == 4 and "bool" not in nest

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import group_of, program
+from kernel_cases import group_of, program, tile_group
 from perturbation import perturb
 
 import stack.plugins as plugins
@@ -22,7 +22,6 @@ from stack.ir.movement_ops import MOVED
 from stack.ir.ops import OPS, Applied, OpDef, Site
 from stack.ir.region import Range
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.rewrite import Pipeline
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run

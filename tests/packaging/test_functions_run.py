@@ -18,9 +18,9 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     ("step", "functions", "files"),
     [
         ("trace", 100, 25),
-        ("relu", 732, 127),
-        ("softmax", 961, 158),
-        ("llama", 1800, 225),
+        ("relu", 726, 127),
+        ("softmax", 960, 158),
+        ("llama", 1799, 225),
         ("call", 25, 11),
     ],
 )

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from kernel_cases import program
+from kernel_cases import program, tile_group
 
 from stack.ir import Builder, Node, param, tensor
 from stack.ir.builder import constant
@@ -15,7 +15,6 @@ from stack.ir.types import F32, I64, TensorType
 from stack.passes.distribute import distribute_kernel
 from stack.passes.steps.loops import along
 from stack.passes.steps.panels import slice_of
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.target import as_cpu, load
 

@@ -6,18 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernel_cases import program
+from kernel_cases import program, tile_group
 from product_cases import causal, gate, residual, row_scale, two_results
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
-from stack.passes.cpu_products.mma import depth_tile
+from stack.passes.cpu_products.gemm import depth_tile, pick_lanes, pick_rows
 from stack.passes.cpu_products.panels import Panels
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import CannotTile, Tile, tile_group
+from stack.passes.tile import CannotTile, Tile
 from stack.passes.tiling.contraction import roles_of, split_dot
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite.log import Log

@@ -6,14 +6,23 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernel_cases import CASES, Spec, group_of, pointwise, program, random_array, softmax
+from kernel_cases import (
+    CASES,
+    Spec,
+    group_of,
+    pointwise,
+    program,
+    random_array,
+    softmax,
+    tile_group,
+)
 
 from stack.errors import VerifyError
 from stack.ir import Block, Builder, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.passes.blocks import Blocks
 from stack.passes.distribute import Distribute, distribute_kernel
-from stack.passes.tile import CannotTile, tile_group
+from stack.passes.tile import CannotTile
 from stack.passes.tiling.single_ops import alone
 from stack.rewrite.log import Log
 from stack.target import load

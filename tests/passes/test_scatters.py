@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_cases import program
+from kernel_cases import program, tile_group
 
 from stack.ir import Func, Node, parse, verify
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.passes.updates import Update, copied, in_place
 from stack.rewrite.pipeline import Pipeline

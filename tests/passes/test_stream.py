@@ -12,7 +12,7 @@ from stream_harness import check_tiles, run_in_tiles, streamed, streams
 
 from stack.ir import Builder, Node, param, parse, tensor, verify
 from stack.ir.node import topological
-from stack.passes.policies.stream_panels import PanelPolicy
+from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.stream import Stream
 from stack.passes.streaming import price
 from stack.passes.tiling.frame import CannotTile
@@ -272,9 +272,9 @@ def test_sums_stay_in_the_cache_of_a_core(held: int, rows: int) -> None:
     cpu = replace(as_cpu(load("generic")), cache_bytes=held)
     if not rows:
         with pytest.raises(CannotTile, match="4096 columns of sums are more than 8192 bytes"):
-            PanelPolicy(stream, cpu)
+            _ = CpuStreams(stream, cpu).domain
         return
-    assert PanelPolicy(stream, cpu).complete(Schedule()).block("m") == rows
+    assert CpuStreams(stream, cpu).complete(Schedule()).block("m") == rows
 
 
 def test_a_chain_of_dots_is_one_pass_where_that_saves_bytes() -> None:

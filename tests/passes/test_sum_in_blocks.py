@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from kernel_cases import program
+from kernel_cases import program, tile_group
 
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.builder import rebuild
 from stack.ir.cost import total
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 
 HEAD = """func @main(%x: f32[100, 8]) -> (f32[8]) at tensor {

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import tile_group
 from stream_harness import prepared, streamed
 from stream_variants import HIDDEN, masked, normal, variant_inputs
 
@@ -16,7 +17,6 @@ from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.passes.distribute import distribute_kernel
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.tile import tile_group
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernel_cases import tile_group
 from stream_harness import prepared, streamed
 from stream_variants import normal
 
@@ -14,7 +15,6 @@ from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.ir.traits import is_contraction
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.rewrite.engine import Replacement, replace
 from stack.target import as_cpu, load
 

@@ -11,7 +11,7 @@ from stack.ir import Builder, Func, Node, param, parse, tensor
 from stack.ir.dim import symbol
 from stack.ir.node import walk
 from stack.ir.types import type_symbols
-from stack.passes.cpu_products import gemm
+from stack.passes.policies.cpu_products import CpuProducts
 from stack.passes.positions import stream_shape
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
@@ -72,16 +72,16 @@ def test_groups_that_are_alike_have_one_policy(
     sizes: list[int], policies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Node] = []
-    candidates = gemm.GemmPolicy.candidates
+    candidates = CpuProducts.candidates
 
-    def counted(policy: gemm.GemmPolicy) -> object:
-        made.append(policy.dot)
+    def counted(policy: CpuProducts) -> object:
+        made.append(policy.dots[0])
         return candidates(policy)
 
     func = Pipeline("fuse").run(products(sizes)).func
     cpu = load("avx512")
     alone = [WriteSchedules(loops="cpu", most=9).best(n, cpu) for n in func.nodes]
-    monkeypatch.setattr(gemm.GemmPolicy, "candidates", counted)
+    monkeypatch.setattr(CpuProducts, "candidates", counted)
     (record,) = Pipeline("schedule{loops=cpu, most=9}").run(func, target=cpu).records
     assert len(made) == policies
     assert [list(n.attrs["schedule"]) for n in record.after.nodes] == alone

@@ -12,14 +12,14 @@ from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
-from stack.passes import blocks, distribute, tile
+from stack.passes import distribute, tile
 from stack.rewrite.equivalent_groups import CachedTransform
 
 LAYERS = 3
 MAKERS = (
-    (tile, "tile_group", "tile"),
+    (tile, "lowering_of", "tile"),
     (distribute, "distribute_kernel", "tile,distribute"),
-    (blocks, "lowering_of", "blocks"),
+    (tile, "lowering_of", "blocks"),
 )
 
 

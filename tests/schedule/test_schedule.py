@@ -20,11 +20,10 @@ from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
 from stack.schedule import (
     Axis,
+    AxisSplit,
     Domain,
     Need,
-    Rules,
     Schedule,
-    Split,
     named_schedules,
     schedules_of,
     why_illegal,
@@ -137,7 +136,7 @@ def test_what_is_left_open_is_filled_in() -> None:
     assert str(Schedule.parse("k=32").filled(usual)) == str(usual).replace("k=64", "k=32")
     turned = Schedule.parse("n=64 m=32").filled(usual)
     assert str(turned) == "n=64@grid m=32@grid k=64@serial warps=8 stages=3"
-    assert Schedule.parse("q=3").filled(usual).of("q") == (Split("q", 3),)
+    assert Schedule.parse("q=3").filled(usual).of("q") == (AxisSplit("q", 3),)
 
 
 def test_schedules_by_name(tmp_path: Path) -> None:
@@ -206,17 +205,11 @@ def test_steps_that_make_no_kernel_are_an_error() -> None:
 
 DOMAIN = Domain(
     (
-        Axis("m", 512, "parallel"),
-        Axis("n", 96, "parallel"),
-        Axis("k", 64, "reduction"),
-        Axis("t", 64, "stream", "a result has it"),
-    )
-)
-RULES = Rules(
-    {"parallel": ("grid", "warp", "lane"), "reduction": ("grid", "serial"), "stream": ("serial",)},
-    axes={"n": ("grid",)},
-    units={"n": 16},
-    most={"n": 256},
+        Axis("m", 512, "parallel", ("grid", "warp", "lane")),
+        Axis("n", 96, "parallel", ("grid",), unit=16, most=256),
+        Axis("k", 64, "reduction", ("grid", "serial")),
+        Axis("t", 64, "stream", ("serial",), "a result has it"),
+    ),
     options=("warps",),
     words=("library",),
     ordered=True,
@@ -249,15 +242,15 @@ RULES = Rules(
     ],
 )
 def test_a_reason_names_axis_rule_and_number(text: str, why: str) -> None:
-    found = why_illegal(Schedule.parse(text), DOMAIN, RULES)
+    found = why_illegal(Schedule.parse(text), DOMAIN)
     assert bool(found) == bool(why)
     assert not why or re.search(why, found)
 
 
 def test_blocks_need_not_be_powers_of_two_everywhere() -> None:
-    rules = Rules({"parallel": ("grid",)}, free=("m",), units={"m": 12})
-    assert why_illegal(Schedule.parse("m=24@grid"), DOMAIN, rules) == ""
-    assert "32 is no multiple of 12" in why_illegal(Schedule.parse("m=32@grid"), DOMAIN, rules)
+    domain = Domain((Axis("m", 512, "parallel", ("grid",), unit=12, is_free=True),))
+    assert why_illegal(Schedule.parse("m=24@grid"), domain) == ""
+    assert "32 is no multiple of 12" in why_illegal(Schedule.parse("m=32@grid"), domain)
 
 
 def test_programs_of_one_grid_have_blocks_of_one_size() -> None:
@@ -281,7 +274,7 @@ def test_programs_of_one_grid_have_blocks_of_one_size() -> None:
 
 def test_what_a_program_does_not_have() -> None:
     needs = [Need("threads", 64, 1024), Need("bytes of shared memory", 300, 256)]
-    found = why_illegal(Schedule.parse("m=16@grid"), DOMAIN, RULES, needs)
+    found = why_illegal(Schedule.parse("m=16@grid"), DOMAIN, needs)
     assert found == "it takes 300 bytes of shared memory, and a program has 256"
 
 

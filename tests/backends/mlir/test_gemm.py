@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from kernel_cases import tile_group
 
 import stack
 from stack.backends.mlir import jit, sums
@@ -14,7 +15,6 @@ from stack.ir import Builder, Node, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.run.compile import compile_func
 from stack.target import cpu_at_hand

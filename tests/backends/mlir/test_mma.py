@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated_amx import NATIVE, TILES, compiled
 from executed import agrees, needs_avx512
-from kernel_cases import in_blocks
+from kernel_cases import in_blocks, tile_group
 from product_cases import residual
 from stream_harness import streamed
 
@@ -25,7 +25,6 @@ from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
 from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.steps.primitives import parse_steps, run_steps
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.run.compile import compile_func
 from stack.target import Cpu, as_cpu, cpu_at_hand, load

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from emulated_amx import NATIVE, TILES, compiled
+from kernel_cases import tile_group
 from numpy.lib.stride_tricks import sliding_window_view
 
 from stack.ir import parse
@@ -15,7 +16,6 @@ from stack.ir.storage import decode, encode
 from stack.ir.traits import is_fusion
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.rewrite import Pipeline
 from stack.target import Cpu, cpu_at_hand
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_amx import emulated
+from kernel_cases import tile_group
 
 from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
@@ -17,7 +18,6 @@ from stack.ir.space import einsum_text
 from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DTYPES
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 from emulated_amx import NATIVE, compiled
+from kernel_cases import tile_group
 
 from stack.ir import Builder, param, tensor
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import tile_group
 from stack.passes.tiling.single_ops import alone
 
 pytest.importorskip("torch_mlir")

@@ -1,4 +1,4 @@
-"""Scheduling policy of streams with matmuls on a GPU: rows of a program, elements of a step.
+"""Tiles of streams with matmuls on a GPU: the rows of a program, and the elements of an iteration.
 
 The tile sizes were measured on an H100.
 """
@@ -6,139 +6,35 @@ The tile sizes were measured on an H100.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from math import prod
+from collections.abc import Iterable
 
 from stack.ir import ops
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import choice, contractions, is_reduction, reads_by_data, unconverted
-from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.positions.affine import affine
 from stack.passes.positions.stream_index_maps import index_in_pass, stream_index_maps
-from stack.passes.positions.stream_shape import StreamShape, is_in_memory
 from stack.passes.positions.visibility import hiding_selects
 from stack.passes.steps.dot_parts import mixes_bf16
 from stack.passes.steps.mask_assumptions import UNDERFLOW
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.rewrite.splat import splat
-from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.schedule import AxisSplit, Schedule
 from stack.target import Gpu
 
 
-def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule:
-    return Schedule((Split("m", rows, "grid"), Split("k", step, "serial")), warps, stages)
+def tile(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule:
+    """Returns the schedule of a tile: its rows, and the elements of an iteration."""
+    return Schedule((AxisSplit("m", rows, "grid"), AxisSplit("k", step, "serial")), warps, stages)
 
 
 MEASURED = (  # tiles of attention that compile to fast code; tuning tries them
-    *(_schedule(128, 64, 8, 2), _schedule(128, 64, 8, 3), _schedule(128, 128, 8, 2)),
-    *(_schedule(128, 32, 8, 3), _schedule(64, 64, 4, 3), _schedule(64, 32, 4, 3)),
-    _schedule(64, 128, 4, 2),
+    *(tile(128, 64, 8, 2), tile(128, 64, 8, 3), tile(128, 128, 8, 2)),
+    *(tile(128, 32, 8, 3), tile(64, 64, 4, 3), tile(64, 32, 4, 3)),
+    tile(64, 128, 4, 2),
 )
 TALLEST = max(schedule.block("m") for schedule in MEASURED)
-
-
-class StreamPolicy(Policy):
-    """Scheduling policy of streams with matmuls on a GPU: picks the block sizes of m (rows) and k
-    (the streamed axis); e (columns of states) is never split.
-    """
-
-    def __init__(self, stream: Node, shape: StreamShape, gpu: Gpu) -> None:
-        self.stream, self.shape, self.gpu = stream, shape, gpu
-        self.states = stream.blocks[0]
-        self.dots = contractions(self.states.nodes)
-        self.sums = contractions(self.states.results)
-        self.extent = static(streamed_extent(stream))
-        self.widest = max(
-            (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
-            default=0,
-        )
-        # sums may take half of the registers, as in matmuls, in blocks with the rows of fast tiles;
-        # with fewer rows, separate matmuls are faster
-        if TALLEST * self.widest > gpu.tile_registers:
-            what = f"{TALLEST} rows of {self.widest} columns of sums"
-            raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
-        held = {shape.row, *shape.lanes}
-        self.many = prod(n for iter_var, n in shape.extents.items() if iter_var not in held)
-        whole = "" if shape.is_split else "a result has it"
-        self.domain = Domain(
-            (
-                Axis("b", self.many, "parallel"),
-                Axis("m", shape.rows, "parallel"),
-                Axis("e", self.widest, "parallel"),
-                Axis("k", self.extent, "stream", whole),
-            )
-        )
-        self.rules = Rules(
-            {"parallel": ("grid",), "stream": ("serial",)},
-            axes={"e": ()},
-            units={"m": MATRIX, "k": MATRIX},
-            most={"b": 1},
-            ordered=True,
-        )
-
-    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        own = self.complete(Schedule())
-        others = (s for s in MEASURED if s != own and not self.why_illegal(s))
-        return [(s, None) for s in (own, *others)]
-
-    def misfits(self) -> Sequence[Schedule]:
-        return [s for s in MEASURED if self.why_illegal(s)]
-
-    def complete(self, given: Schedule) -> Schedule:
-        if given.instead:
-            return given
-        made = given.filled(_schedule(*extents(self.stream, self.gpu)))
-        rows, step = made.block("m"), made.block("k")
-        height = min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
-        parts = 2 if any(map(in_parts, self.dots)) else 1
-        big = (rows >= 128 and step >= 128) or (
-            parts * len(self.sums) * self.widest * rows > 128 * 128
-        )
-        # fewer stages fit if sums are wide
-        stages = 2 if self.widest > 64 and parts * step > 32 and height > 64 else 3
-        if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
-            stages = 2
-        if any(p.dtype.bits == 8 for p in tables(self.stream)):
-            stages = 2  # a mask of bytes waits in shared memory, too
-        elif rows >= 128 and len(self.dots) == 2 and parts == 1 and self._is_alone(rows):
-            big, stages = True, 3
-        # if one dot reads the result of another, Triton 3.6 miscompiles fewer rows of a warp
-        warps = min(made.warps or (8 if big else 4), max(4, height // MATRIX))
-        return replace(made, warps=warps, stages=made.stages or stages)
-
-    def needs(self, schedule: Schedule) -> Sequence[Need]:
-        found = [Need("threads", schedule.warps * WARP, self.gpu.threads)]
-        if schedule == self.complete(Schedule()):
-            return found  # the default is not checked here: the compiler reports if it does not fit
-        rows, step = schedule.block("m"), schedule.block("k")
-        sums = rows * (len(self.sums) * self.widest + step)
-        read = {a for d in self.dots for a in d.args if is_in_memory(a) and self._is_streamed(a)}
-        bytes_ = sum(step * self._width(a) * a.dtype.bytes for a in read)
-        return [
-            *found,
-            Need("bytes of shared memory", schedule.stages * bytes_, self.gpu.operand_bytes),
-            Need("registers for sums and scores", sums, self.gpu.registers),
-        ]
-
-    def _is_alone(self, rows: int) -> bool:
-        """True if no program with a tile of so many rows shares a multiprocessor: each has all of
-        its registers and shared memory."""
-        parts = -(-self.extent // int(self.stream.attrs.get("part", self.extent)))
-        return self.many * -(-self.shape.rows // rows) * parts <= self.gpu.processors
-
-    def _is_real(self, iter_var: str) -> bool:
-        return self.shape.extents[iter_var] > 1
-
-    def _is_streamed(self, operand: Node) -> bool:
-        return self.extent in operand.shape[-2:]
-
-    def _width(self, operand: Node) -> int:
-        """Returns how many elements an operand has for each position of the streamed axis."""
-        sizes = [power_of_two(static(s)) for s in operand.shape[-2:]]
-        return prod(sizes) // power_of_two(self.extent)
 
 
 def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:

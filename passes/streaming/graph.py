@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from stack.ir import ops
 from stack.ir.axes import Axis
@@ -27,7 +27,6 @@ from stack.ir.traits import (
 )
 from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names, TermValue
-from stack.passes.streaming.walks import Walks
 
 # for each axis of each operand: the number of the result's axis, or a name if there is none
 Sources = tuple[tuple[int | str, ...], ...]
@@ -68,6 +67,39 @@ class Probe:
     comes_back: bool
     largest_dot: int
     met: frozenset[Node]
+
+
+class Walked(Protocol):
+    """The result of a walk, with the nodes that it asked about: are they held, or outside?"""
+
+    @property
+    def met(self) -> Set[Node]: ...
+
+
+Found = TypeVar("Found", bound=Walked)
+
+
+class Walks(Generic[Found]):
+    """Results of walks, by where they started.
+
+    A walk for other sets of held nodes and of nodes outside finds the same if the nodes that it met
+    are in the same of these sets.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[object, list[tuple[Set[Node], Set[Node], Found]]] = {}
+
+    def find(self, start: object, held: Set[Node], outside: Set[Node]) -> Found | None:
+        """Returns the result of a walk; None if no walk before was the same."""
+        for own, other, found in self._known.get(start, ()):
+            if found.met & held == own and found.met & outside == other:
+                return found
+        return None
+
+    def keep(self, start: object, held: Set[Node], outside: Set[Node], found: Found) -> None:
+        """Adds the result of a walk."""
+        known = self._known.setdefault(start, [])
+        known.append((found.met & held, found.met & outside, found))
 
 
 Probes = Walks[Probe]

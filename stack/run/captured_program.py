@@ -32,7 +32,7 @@ class CapturedProgram:
 
     def __repr__(self) -> str:
         kind = type(self).__name__
-        runs = f"{len(self.runs)} run(s){self.met}"
+        runs = f"{len(self.runs)} run(s){self.met or ''}"
         return f"<{kind} {self.func.name} by {self.backend.name}: {runs}>"
 
     def __init__(
@@ -69,7 +69,9 @@ class CapturedProgram:
         self.executables: dict[Sizes, Executable] = {}
         self.runs: dict[Sizes, Run] = {}
         self.target = label
-        self.met = met or MetSizes(label or captured.func.name)
+        self.met = met  # None for a program whose sizes are fixed
+        if met is None and captured.func.symbols:
+            self.met = MetSizes(label or captured.func.name)
         self.others = [g for g in others if isinstance(g, CapturedProgram) and self._is_like(g)]
         verify(captured.func)
         self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
@@ -162,7 +164,8 @@ class CapturedProgram:
         """Returns the executable for a call. Raises SeldomSizes if the framework is to run it."""
         found = self.executables.get(sizes)
         if found is None:
-            self.met.ask(sizes)
+            if self.met is not None:
+                self.met.ask(sizes)
             found = self._compile(sizes)
         return found
 

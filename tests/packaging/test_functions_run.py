@@ -18,9 +18,9 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     ("step", "functions", "files"),
     [
         ("trace", 100, 25),
-        ("relu", 726, 127),
-        ("softmax", 960, 158),
-        ("llama", 1799, 225),
+        ("relu", 722, 127),
+        ("softmax", 957, 158),
+        ("llama", 1785, 223),
         ("call", 25, 11),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stack.ir.builder import param
 from stack.ir.node import Node
 from stack.ir.types import F32, TensorType
-from stack.passes.streaming.walks import Walks
+from stack.passes.streaming.graph import Walks
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ Positions grow from one iteration to the next, so that a position that was found
 equal to it. Otherwise `%x` is the best value. The minimum is for the first iteration only: there is
 no position yet. Half of the comparisons are left.
 
-Iteration counts: a count of the elements that a mask shows is the number of the iteration.
+Iteration counts: a count of all elements, or of those that a mask shows, is the number of the
+iteration.
 
     %some = lt(%at, n)                                before and after
     %new = add(%count, select(%some, 1.0, 0.0))
@@ -138,8 +139,15 @@ def _masked(test: Node, here: Node, like: Node) -> Node:
     return make("select", (test, here, none))
 
 
+class _Count(NamedTuple):
+    """A state that counts elements, and the test of those that it counts; None for all."""
+
+    state: State
+    test: Node | None
+
+
 def iteration_counts(loop: Node) -> Node | None:
-    """Rewrites the updates of states by a masked count in a serial loop; None if it has none."""
+    """Rewrites the updates of states by a count in a serial loop; None if it has none."""
     if not is_loop(loop, "serial"):
         return None
     block = loop.blocks[0]
@@ -147,40 +155,54 @@ def iteration_counts(loop: Node) -> Node | None:
     axis, *held = block.params
     begins = dict(zip(held, starts, strict=True))
     states = states_of(block) or []
-    counted = {s: test for s in states if (test := _counted(s, begins[s.held], axis)) is not None}
+    counted = [c for s in states if (c := _counted(s, begins[s.held], axis)) is not None]
     if limits or not counted:
         return None
-    count, test = next(iter(counted.items()))
+    count, test = counted[0]
     readers = [s for s in states if s is not count and count.held in topological([s.new])]
     masks = [n for n in block.nodes if (own := choice(n)) and repeated(own.test) is test]
     tests = {n.shape: n.args[0] for n in masks}
-    if not readers or any(s.new.shape not in tests for s in readers):
+    if not readers or (test is not None and any(s.new.shape not in tests for s in readers)):
         return None
     others = set(topological([r for r in block.results if all(r is not s.new for s in readers)]))
-    number = make("cast", (axis,), hint=axis.tensor.with_dtype(count.new.dtype))
-    more = make("add", (number, constant(1.0, number.dtype)))
     shown = remade([s.new for s in readers], {n: n.args[1] for n in masks if n not in others})
-    counts = {count.held: number, count.new: more}
-    known = {n: filled(counts[n], n) for n in counts}
-    views = [n for n in topological(list(shown.values())) if repeats(n) and n.args[0] in counts]
-    known |= {n: filled(counts[n.args[0]], n) for n in views}
-    done = remade(list(shown.values()), known)
-    found = {
-        s.new: make("select", (tests[s.new.shape], done[shown[s.new]], s.held)) for s in readers
-    }
+    done = remade(list(shown.values()), _as_iterations(count, axis, list(shown.values())))
+    found: dict[Node, Node] = {}
+    for s in readers:
+        new = done[shown[s.new]]
+        masked = tests.get(s.new.shape)
+        found[s.new] = new if test is None else make("select", (masked, new, s.held))
     return in_order(loop, found)
 
 
-def _counted(state: State, start: Node, axis: Node) -> Node | None:
-    """Returns the test of a state that counts the elements before an end, if positions grow along
-    `axis`; None for other states.
+def _as_iterations(count: State, axis: Node, news: list[Node]) -> dict[Node, Node]:
+    """Returns the numbers of iterations that replace a count, before and after an iteration, in
+    the values `news`. A count after an iteration is not compared with 1."""
+    number = make("cast", (axis,), hint=axis.tensor.with_dtype(count.new.dtype))
+    more = make("add", (number, constant(1.0, number.dtype)))
+    counts = {count.held: number, count.new: more}
+    known = {n: filled(counts[n], n) for n in counts}
+    views = [n for n in topological(news) if repeats(n) and n.args[0] in counts]
+    known |= {n: filled(counts[n.args[0]], n) for n in views}
+    after = {count.new, *(n for n in views if n.args[0] is count.new)}
+    least = [n for n in topological(news) if n.op == "max" and n.args[0] in after]
+    return known | {n: known[n.args[0]] for n in least if is_constant(n.args[1], 1.0)}
+
+
+def _counted(state: State, start: Node, axis: Node) -> _Count | None:
+    """Returns how a state counts elements: all of them, or those before an end if positions grow
+    along `axis`; None for other states.
     """
-    own = choice(repeated(state.part))
-    if not (own and KIND_OF[state.new.op] == "sum" and state.kept is state.held):
+    if not (KIND_OF[state.new.op] == "sum" and state.kept is state.held):
+        return None
+    if state.new.dtype.name not in ("f32", "f64") or not is_none(start, state.new.op):
+        return None
+    part = repeated(state.part)
+    if is_constant(part, 1.0):
+        return _Count(state, None)
+    own = choice(part)
+    if not (own and is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)):
         return None
     test = repeated(own.test)
-    is_one = is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)
-    if not (is_one and state.new.dtype.name in ("f32", "f64") and is_none(start, state.new.op)):
-        return None
     is_limit = test.op == "lt" and axis not in test.args[1].vars
-    return test if is_limit and grows(repeated(test.args[0]), axis) else None
+    return _Count(state, test) if is_limit and grows(repeated(test.args[0]), axis) else None

@@ -48,14 +48,12 @@ EXPECTED = """\
     %div_2 = div(%acc, %max_2) : f32<4>
     %add_4 = add(%cast, 1.0:f32) : f32[]
     %broadcast_2 = broadcast(%add_4) {axes=[]} : f32<4>
-    %max_3 = max(%broadcast_2, 1.0:f32) : f32<4>
-    %div_3 = div(%add_2, %max_3) : f32<4>
+    %div_3 = div(%add_2, %broadcast_2) : f32<4>
     %sub_1 = sub(%div_2, %div_3) : f32<4>
     %mul_3 = mul(%sub_1, %sub_1) : f32<4>
     %mul_4 = mul(%broadcast_1, %mul_3) : f32<4>
     %add_5 = add(%acc_2, %mul_4) : f32<4>
-    %div_4 = div(%add_2, %broadcast_2) : f32<4>
-    %sub_2 = sub(%load, %div_4) : f32<4>
+    %sub_2 = sub(%load, %div_3) : f32<4>
     %mul_5 = mul(%sub_2, %sub_2) : f32<4>
     %add_6 = add(%add_5, %mul_5) : f32<4>
     %select_2 = select(%lt, %add_6, %acc_2) : f32<4>
@@ -114,6 +112,39 @@ def test_what_stays(old: str, new: str) -> None:
     assert rewritten(before) is before
 
 
-def test_no_mask_and_no_count() -> None:
+UNMASKED = """\
+    %cast = cast(%r.0) : f32[]
+    %max_2 = max(%cast, 1.0:f32) : f32[]
+    %div_2 = div(%acc, %max_2) : f32<4>
+    %add_3 = add(%cast, 1.0:f32) : f32[]
+    %div_3 = div(%add_1, %add_3) : f32<4>
+    %sub_1 = sub(%div_2, %div_3) : f32<4>
+    %mul_3 = mul(%sub_1, %sub_1) : f32<4>
+    %mul_4 = mul(%cast, %mul_3) : f32<4>
+    %add_4 = add(%acc_2, %mul_4) : f32<4>
+    %sub_2 = sub(%load, %div_3) : f32<4>
+"""
+
+
+def test_a_count_of_all_elements(rng: np.random.Generator) -> None:
     before = nest(8)
+    assert inside(before).count("max(") == 4
+    made = rewritten(before)
+    assert UNMASKED in inside(made)
+    x = (rng.standard_normal((3, 8)) + 10).astype(np.float32)
+    (want,), (got,) = results(around(before), [x]), results(around(made), [x])
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("add(%acc_1, 1.0:f32)", "add(%acc_1, 2.0:f32)"),
+        ("loop(%broadcast, 0.0:f32, %broadcast)", "loop(%broadcast, 1.0:f32, %broadcast)"),
+    ],
+)
+def test_other_sums_of_a_constant_stay(old: str, new: str) -> None:
+    text = str(around(nest(8)))
+    assert old in text
+    (before,) = (n for n in parse(text.replace(old, new)).nodes if n.op == "kernel")
     assert rewritten(before) is before

@@ -163,9 +163,8 @@ class RowStreams(StepLowering[Gpu]):
             self._registers(made, block, count)
         if lanes > 1:
             made.take(Vectorize(f"{walk.column}.1"))
-        is_masked = walk.extent % block or self.extent % walk.extent
-        if walk.is_private and (is_masked or walk.counts):
-            why = "all elements that are not masked have the same count"
+        if walk.is_private and (walk.extent % block or self.extent % walk.extent):
+            why = "elements after the last one are masked: the others have the same count"
             made.take(Rewrite("iteration_counts").because(why))
         if walk.is_private:
             why = "counts repeat in a tile: each is divided by once"

@@ -12,8 +12,7 @@ Positions grow from one iteration to the next, so that a position that was found
 equal to it. Otherwise `%x` is the best value. The minimum is for the first iteration only: there is
 no position yet. Half of the comparisons are left.
 
-Iteration counts: a count of all elements, or of those that a mask shows, is the number of the
-iteration.
+Iteration counts: a count of the elements that a mask shows is the number of the iteration.
 
     %some = lt(%at, n)                                before and after
     %new = add(%count, select(%some, 1.0, 0.0))
@@ -23,7 +22,7 @@ iteration.
 Positions grow from one iteration to the next: an element that the mask shows comes after elements
 that it showed too, so that their count is the same for all lanes. In other iterations, the states
 that read the count stay as they are. Divisions by a count are then divisions by one number, and
-not by one for each lane.
+not by one for each lane. A count after an iteration, also of all elements, is at least 1.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ def iteration_counts(loop: Node) -> Node | None:
     counted = [c for s in states if (c := _counted(s, begins[s.held], axis)) is not None]
     if limits or not counted:
         return None
-    count, test = counted[0]
+    (count, test), *_ = counted
     readers = [s for s in states if s is not count and count.held in topological([s.new])]
     masks = [n for n in block.nodes if (own := choice(n)) and repeated(own.test) is test]
     tests = {n.shape: n.args[0] for n in masks}
@@ -166,7 +165,7 @@ def iteration_counts(loop: Node) -> Node | None:
         return None
     others = set(topological([r for r in block.results if all(r is not s.new for s in readers)]))
     shown = remade([s.new for s in readers], {n: n.args[1] for n in masks if n not in others})
-    done = remade(list(shown.values()), _as_iterations(count, axis, list(shown.values())))
+    done = remade(list(shown.values()), _as_iterations(counted[0], axis, list(shown.values())))
     found: dict[Node, Node] = {}
     for s in readers:
         new = done[shown[s.new]]
@@ -175,18 +174,24 @@ def iteration_counts(loop: Node) -> Node | None:
     return in_order(loop, found)
 
 
-def _as_iterations(count: State, axis: Node, news: list[Node]) -> dict[Node, Node]:
-    """Returns the numbers of iterations that replace a count, before and after an iteration, in
-    the values `news`. A count after an iteration is not compared with 1."""
-    number = make("cast", (axis,), hint=axis.tensor.with_dtype(count.new.dtype))
+def _as_iterations(count: _Count, axis: Node, news: list[Node]) -> dict[Node, Node]:
+    """Returns what replaces a count in the values `news`: the number of the iteration, before and
+    after it. A count of all elements, which is one number anyway, stays. A count after an iteration
+    is not compared with 1.
+    """
+    state, known = count.state, dict[Node, Node]()
+    number = make("cast", (axis,), hint=axis.tensor.with_dtype(state.new.dtype))
     more = make("add", (number, constant(1.0, number.dtype)))
-    counts = {count.held: number, count.new: more}
-    known = {n: filled(counts[n], n) for n in counts}
-    views = [n for n in topological(news) if repeats(n) and n.args[0] in counts]
-    known |= {n: filled(counts[n.args[0]], n) for n in views}
-    after = {count.new, *(n for n in views if n.args[0] is count.new)}
+    views = [n for n in topological(news) if repeats(n) and n.args[0] in (state.held, state.new)]
+    if count.test is not None:
+        counts = {state.held: number, state.new: more}
+        known |= {n: filled(counts[n], n) for n in counts}
+        known |= {n: filled(counts[n.args[0]], n) for n in views}
+    after = {state.new, *(n for n in views if n.args[0] is state.new)}
     least = [n for n in topological(news) if n.op == "max" and n.args[0] in after]
-    return known | {n: known[n.args[0]] for n in least if is_constant(n.args[1], 1.0)}
+    return known | {
+        n: known.get(n.args[0], n.args[0]) for n in least if is_constant(n.args[1], 1.0)
+    }
 
 
 def _counted(state: State, start: Node, axis: Node) -> _Count | None:

@@ -113,15 +113,13 @@ def test_what_stays(old: str, new: str) -> None:
 
 
 UNMASKED = """\
-    %cast = cast(%r.0) : f32[]
-    %max_2 = max(%cast, 1.0:f32) : f32[]
+    %max_2 = max(%acc_1, 1.0:f32) : f32[]
     %div_2 = div(%acc, %max_2) : f32<4>
-    %add_3 = add(%cast, 1.0:f32) : f32[]
-    %div_3 = div(%add_1, %add_3) : f32<4>
+    %div_3 = div(%add_1, %add_2) : f32<4>
     %sub_1 = sub(%div_2, %div_3) : f32<4>
     %mul_3 = mul(%sub_1, %sub_1) : f32<4>
-    %mul_4 = mul(%cast, %mul_3) : f32<4>
-    %add_4 = add(%acc_2, %mul_4) : f32<4>
+    %mul_4 = mul(%acc_1, %mul_3) : f32<4>
+    %add_3 = add(%acc_2, %mul_4) : f32<4>
     %sub_2 = sub(%load, %div_3) : f32<4>
 """
 

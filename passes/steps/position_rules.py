@@ -169,8 +169,8 @@ def iteration_counts(loop: Node) -> Node | None:
     found: dict[Node, Node] = {}
     for s in readers:
         new = done[shown[s.new]]
-        masked = tests.get(s.new.shape)
-        found[s.new] = new if test is None else make("select", (masked, new, s.held))
+        masked = None if test is None else tests[s.new.shape]
+        found[s.new] = new if masked is None else make("select", (masked, new, s.held))
     return in_order(loop, found)
 
 

@@ -22,7 +22,7 @@ Iteration counts: a count of the elements that a mask shows is the number of the
 Positions grow from one iteration to the next: an element that the mask shows comes after elements
 that it showed too, so that their count is the same for all lanes. In other iterations, the states
 that read the count stay as they are. Divisions by a count are then divisions by one number, and
-not by one for each lane. A count after an iteration, also of all elements, is at least 1.
+not by one for each lane. A count after an iteration is at least 1.
 """
 
 from __future__ import annotations
@@ -138,15 +138,8 @@ def _masked(test: Node, here: Node, like: Node) -> Node:
     return make("select", (test, here, none))
 
 
-class _Count(NamedTuple):
-    """A state that counts elements, and the test of those that it counts; None for all."""
-
-    state: State
-    test: Node | None
-
-
 def iteration_counts(loop: Node) -> Node | None:
-    """Rewrites the updates of states by a count in a serial loop; None if it has none."""
+    """Rewrites the updates of states by a masked count in a serial loop; None if it has none."""
     if not is_loop(loop, "serial"):
         return None
     block = loop.blocks[0]
@@ -154,60 +147,44 @@ def iteration_counts(loop: Node) -> Node | None:
     axis, *held = block.params
     begins = dict(zip(held, starts, strict=True))
     states = states_of(block) or []
-    counted = [c for s in states if (c := _counted(s, begins[s.held], axis)) is not None]
+    counted = {s: test for s in states if (test := _counted(s, begins[s.held], axis)) is not None}
     if limits or not counted:
         return None
-    (count, test), *_ = counted
+    count, test = next(iter(counted.items()))
     readers = [s for s in states if s is not count and count.held in topological([s.new])]
     masks = [n for n in block.nodes if (own := choice(n)) and repeated(own.test) is test]
     tests = {n.shape: n.args[0] for n in masks}
-    if not readers or (test is not None and any(s.new.shape not in tests for s in readers)):
+    if not readers or any(s.new.shape not in tests for s in readers):
         return None
     others = set(topological([r for r in block.results if all(r is not s.new for s in readers)]))
+    number = make("cast", (axis,), hint=axis.tensor.with_dtype(count.new.dtype))
+    more = make("add", (number, constant(1.0, number.dtype)))
     shown = remade([s.new for s in readers], {n: n.args[1] for n in masks if n not in others})
-    done = remade(list(shown.values()), _as_iterations(counted[0], axis, list(shown.values())))
-    found: dict[Node, Node] = {}
-    for s in readers:
-        new = done[shown[s.new]]
-        masked = None if test is None else tests[s.new.shape]
-        found[s.new] = new if masked is None else make("select", (masked, new, s.held))
+    counts = {count.held: number, count.new: more}
+    known = {n: filled(counts[n], n) for n in counts}
+    nodes = topological(list(shown.values()))
+    views = [n for n in nodes if repeats(n) and n.args[0] in counts]
+    known |= {n: filled(counts[n.args[0]], n) for n in views}
+    after = {count.new, *(n for n in views if n.args[0] is count.new)}  # each is at least 1
+    least = [n for n in nodes if n.op == "max" and n.args[0] in after]
+    known |= {n: known[n.args[0]] for n in least if is_constant(n.args[1], 1.0)}
+    done = remade(list(shown.values()), known)
+    found = {
+        s.new: make("select", (tests[s.new.shape], done[shown[s.new]], s.held)) for s in readers
+    }
     return in_order(loop, found)
 
 
-def _as_iterations(count: _Count, axis: Node, news: list[Node]) -> dict[Node, Node]:
-    """Returns what replaces a count in the values `news`: the number of the iteration, before and
-    after it. A count of all elements, which is one number anyway, stays. A count after an iteration
-    is not compared with 1.
+def _counted(state: State, start: Node, axis: Node) -> Node | None:
+    """Returns the test of a state that counts the elements before an end, if positions grow along
+    `axis`; None for other states.
     """
-    state, known = count.state, dict[Node, Node]()
-    number = make("cast", (axis,), hint=axis.tensor.with_dtype(state.new.dtype))
-    more = make("add", (number, constant(1.0, number.dtype)))
-    views = [n for n in topological(news) if repeats(n) and n.args[0] in (state.held, state.new)]
-    if count.test is not None:
-        counts = {state.held: number, state.new: more}
-        known |= {n: filled(counts[n], n) for n in counts}
-        known |= {n: filled(counts[n.args[0]], n) for n in views}
-    after = {state.new, *(n for n in views if n.args[0] is state.new)}
-    least = [n for n in topological(news) if n.op == "max" and n.args[0] in after]
-    return known | {
-        n: known.get(n.args[0], n.args[0]) for n in least if is_constant(n.args[1], 1.0)
-    }
-
-
-def _counted(state: State, start: Node, axis: Node) -> _Count | None:
-    """Returns how a state counts elements: all of them, or those before an end if positions grow
-    along `axis`; None for other states.
-    """
-    if not (KIND_OF[state.new.op] == "sum" and state.kept is state.held):
-        return None
-    if state.new.dtype.name not in ("f32", "f64") or not is_none(start, state.new.op):
-        return None
-    part = repeated(state.part)
-    if is_constant(part, 1.0):
-        return _Count(state, None)
-    own = choice(part)
-    if not (own and is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)):
+    own = choice(repeated(state.part))
+    if not (own and KIND_OF[state.new.op] == "sum" and state.kept is state.held):
         return None
     test = repeated(own.test)
+    is_one = is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)
+    if not (is_one and state.new.dtype.name in ("f32", "f64") and is_none(start, state.new.op)):
+        return None
     is_limit = test.op == "lt" and axis not in test.args[1].vars
-    return _Count(state, test) if is_limit and grows(repeated(test.args[0]), axis) else None
+    return test if is_limit and grows(repeated(test.args[0]), axis) else None

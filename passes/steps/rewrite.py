@@ -27,7 +27,7 @@
 - `first_positions`: an update of the position of the best value uses that positions grow; see
   `position_rules.py`. The result is the same.
 - `iteration_counts`: a count of the elements that a mask shows is the number of the iteration, and
-  every count is at least 1 after one; see `position_rules.py`. The result is the same.
+  is at least 1 after it; see `position_rules.py`. The result is the same.
 - `addends_first`: a carried sum to which an iteration adds two values gets their sum instead: what
   is small beside the carried sum would be rounded away. (Chan, Golub and LeVeque, 1983, describe
   such errors of a variance.)

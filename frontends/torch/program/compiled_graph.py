@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,9 +85,8 @@ class Graph:
         self.border, self.imported, self.captured = border, imported, captured
         self.options, self.target, self.made = options, target, made
         self.graph = graph
-        self.eager: GraphModule | None = None  # the same with code, once torch runs a call
-        has_other = options.get("strict") or options.get("backend") in ("interpreter", RECORD)
-        self.met = MetSizes(target or imported.func.name, "" if has_other else "torch")
+        is_alone = options.get("strict") or options.get("backend") in ("interpreter", RECORD)
+        self.met = MetSizes(target or imported.func.name, "" if is_alone else "torch")
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
         holders = graph.graph.find_nodes(op="placeholder")
         self.loose = _loose_sizes(imported)
@@ -168,12 +168,15 @@ class Graph:
             return [found[number] for number in self.direct]
         return self.border.results(args, self._fresh(found, passed))
 
+    @cached_property
+    def _eager(self) -> GraphModule:
+        """The graph as a module with code, which graphs that we record do not have."""
+        return GraphModule(self.graph, self.graph.graph)
+
     def _in_torch(self, args: Sequence[Any]) -> list[Any]:
         """Runs a call op by op."""
-        if self.eager is None:
-            self.eager = GraphModule(self.graph, self.graph.graph)  # generates its code
         with torch.no_grad(), private.without_autocast():
-            return [*self.eager(*args)]
+            return [*self._eager(*args)]
 
     def _found(self, args: list[Any], arrays: list[Any], sizes: dict[str, int]) -> Any:
         """Runs the program, and removes arguments that are not read later from their list. Returns

@@ -29,7 +29,8 @@ class ReductionLoop:
     ahead: int = 0  # the prefetch depth; 1 loads straight to registers, 0 is up to the backend
     is_first: bool = False  # whether a second loop reads the axis again
     is_whole: bool = False  # whether all tiles of the axis stay in registers
-    columns: int = 0  # of a tile with states that are merged
+    columns: int = 1  # of a tile with states that are merged, or rows
+    is_unrolled: bool = False  # whether all iterations are written out
 
 
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
@@ -38,6 +39,7 @@ STATES = ReductionLoop(1024, 2, 4)  # columns with states that are merged
 RAGGED_STATES = ReductionLoop(2048, 4, 1)  # the same, of rows that are not aligned
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
+POSITIONS = ReductionLoop(128, 1, 1, columns=8, is_unrolled=True)  # short rows, with positions
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
 WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in registers
 
@@ -75,27 +77,64 @@ def widest(sources: Iterable[Node]) -> int:
     return max((s.dtype.bytes for s in sources if s.tensor.rank > 1), default=4)
 
 
+def is_ragged(array: Node) -> bool:
+    """True if each element of an array is loaded on its own, in less than four bytes: instructions
+    take longer than memory does.
+    """
+    return array.dtype.bytes < 4 and not is_aligned(array)
+
+
+def position_loop(extent: int, gpu: Gpu) -> ReductionLoop | None:
+    """Picks the loop over a row of a ragged array in which a position is found; None if the row is
+    too long to write out all iterations.
+
+    A tile with the whole row is read twice, for the best value and for its position. A loop
+    compares each element once.
+    """
+    count = gpu.rows.unrolled
+    lanes = max(POSITIONS.block // POSITIONS.columns, power_of_two(extent) // count)
+    rows, warps = max(1, POSITIONS.block // lanes), warps_of(lanes, gpu, each=WARP * count // 2)
+    if lanes > STATES.block:
+        return None
+    return replace(POSITIONS, block=rows * lanes, warps=warps, columns=rows)
+
+
 def column_loop(
-    extent: int, columns: int, is_first: bool, sources: Sequence[Node], gpu: Gpu
+    extent: int,
+    columns: int,
+    sources: Sequence[Node],
+    gpu: Gpu,
+    *,
+    is_first: bool,
+    has_positions: bool,
 ) -> ReductionLoop:
     """Picks the loop over `columns` columns of `extent` elements with states that are merged.
 
     Rows that 16-byte copies cannot prefetch are loaded straight to registers, and so are columns of
     few tiles. Columns that are short stay in registers as a whole: those of such rows, those that a
-    thread can have, and those that a second loop reads again (`is_first`).
+    thread can have, and those that a second loop reads again (`is_first`). Positions in ragged
+    columns are found in a loop, as in rows.
     """
     arrays = [s for s in sources if s.tensor.rank > 1]
     sizes, room = gpu.rows, gpu.rows.prefetch_share * gpu.shared_bytes
     tile = sum(STATES.block * a.dtype.bytes for a in arrays)
     is_prefetched = STATES.ahead * tile <= room and all(map(is_aligned, arrays))
     walks = is_prefetched and not is_first
+    if has_positions and any(map(is_ragged, arrays)):
+        side = well_filled(sizes.columns, columns)
+        block = max(RAGGED_STATES.block // 4, 4 * side)
+        return replace(RAGGED_STATES, block=block, warps=side // WARP, columns=side)
     if extent <= (sizes.column_in_tile if walks else sizes.whole_column):
         return _whole_columns(extent, arrays, gpu)
     if not is_prefetched:
         return replace(RAGGED_STATES, columns=well_filled(sizes.walked_columns, columns))
     rows = STATES.block // sizes.walked_columns
-    ahead = STATES.ahead if extent > STATES.ahead * rows else 1
-    return replace(STATES, ahead=ahead, columns=sizes.walked_columns)
+    if extent <= STATES.ahead * rows:
+        return replace(STATES, ahead=1, columns=sizes.walked_columns)
+    # long columns of 16-bit elements have few programs, and few bytes in flight
+    more = 2 if extent >= sizes.long_column and widest(arrays) <= 2 else 1
+    made = replace(STATES, block=more * STATES.block, warps=more * STATES.warps)
+    return replace(made, columns=sizes.walked_columns)
 
 
 def _whole_columns(extent: int, sources: Sequence[Node], gpu: Gpu) -> ReductionLoop:

@@ -52,6 +52,8 @@ from stack.passes.policies.reduction_loops import (
     column_loop,
     held_tiles,
     holds_whole,
+    is_ragged,
+    position_loop,
 )
 from stack.passes.policies.step_lowering import StepLowering, split
 from stack.passes.positions.stream_index_maps import stream_index_maps
@@ -65,10 +67,12 @@ from stack.passes.steps.primitives import (
     Evict,
     Launch,
     LoweredKernel,
+    Peel,
     Reorder,
     Rewrite,
     Rfactor,
     Split,
+    Unroll,
     Vectorize,
 )
 from stack.passes.tiling.frame import CannotTile, is_expensive, power_of_two, static
@@ -110,32 +114,44 @@ class RowStreams(StepLowering[Gpu]):
         walk, inputs = self.walk, self.group.blocks[0].params
         if walk.column:
             is_first = bool(self.shape.along)
-            loop = column_loop(self.extent, self.columns, is_first, inputs, self.target)
+            loop = column_loop(
+                *(self.extent, self.columns, inputs, self.target),
+                is_first=is_first,
+                has_positions=walk.has_positions,
+            )
             return replace(loop, is_first=is_first)
         if not self.shape.along:
-            return ONCE
+            is_ragged_row = walk.has_positions and any(map(is_ragged, inputs))
+            return (is_ragged_row and position_loop(self.extent, self.target)) or ONCE
         if walk.is_chain and holds_whole(self.extent, inputs, self.target):
             return WHOLE
         return PRIVATE if walk.is_private else TWICE
 
     @cached_property
     def domain(self) -> Domain:
-        """The axes b (rows, one for each program), k (the streamed one), and c, along which memory
-        is contiguous, if k is not.
+        """The axes b (rows), k (the streamed one), and c, along which memory is contiguous, if k is
+        not.
         """
         shape = self.shape
         rows = prod(e for iter_var, e in shape.extents.items() if iter_var != shape.along)
         whole = "" if shape.is_split else "a result has it"
-        found = [Axis("b", rows // max(1, self.columns), "parallel")]
-        found += [Axis("c", self.columns, "columns", ("grid",))] if self.columns else []
+        found = [Axis("b", rows, "parallel", ("grid",))]
+        if self.columns:
+            found = [Axis("b", rows // self.columns, "parallel")]
+            found.append(Axis("c", self.columns, "columns", ("grid",)))
         return Domain((*found, Axis("k", self.extent, "stream", ("serial",), whole, unit=2)))
 
     def complete(self, given: Schedule) -> Schedule:
         loop = self.loop
-        lanes = self._lanes(loop) if self.columns else 1
-        usual = [AxisSplit("c", lanes, "grid")] if self.columns else []
+        lanes = self._lanes(loop) if self.columns else loop.columns
+        usual = [AxisSplit(self._beside, lanes, "grid")] if self.columns or lanes > 1 else []
         usual.append(AxisSplit("k", max(2, loop.block // lanes), "serial"))
         return given.filled(Schedule(tuple(usual), loop.warps, loop.ahead))
+
+    @property
+    def _beside(self) -> str:
+        """The axis of the schedule that a tile has beside the streamed one."""
+        return "c" if self.columns else "b"
 
     def _lanes(self, loop: ReductionLoop) -> int:
         """Picks the number of columns of a program. With more than one tile for each column, parts
@@ -154,27 +170,25 @@ class RowStreams(StepLowering[Gpu]):
         walk, loop, schedule = self.walk, self.loop, self.schedule
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
         count = -(-walk.extent // block)
-        lanes = schedule.block("c", 1)
+        beside, lanes = walk.column or walk.row, schedule.block(self._beside, 1)
         if lanes > 1:
-            why = f"memory is contiguous along {walk.column}: a program has {lanes} columns"
-            made.take(Split(walk.column, lanes).because(why))
+            why = f"rows are short: a program has {lanes}"
+            if walk.column:
+                why = f"memory is contiguous along {beside}: a program has {lanes} columns"
+            made.take(Split(beside, lanes).because(why))
         self._tiles(made, block)
         if count > 1:
             self._registers(made, block, count)
         if lanes > 1:
-            made.take(Vectorize(f"{walk.column}.1"))
-        if walk.is_private and (walk.extent % block or self.extent % walk.extent):
-            why = "elements after the last one are masked: the others have the same count"
-            made.take(Rewrite("iteration_counts").because(why))
+            made.take(Vectorize(f"{beside}.1"))
         if walk.is_private:
-            why = "counts repeat in a tile: each is divided by once"
-            made.take(Rewrite("inverses").because(why))
-        if walk.is_private and walk.has_positions:
-            why = "positions grow from one iteration to the next"
-            made.take(Rewrite("first_positions").because(why))
-        if walk.is_private and walk.is_corrected:
-            made.take(Rewrite("addends_first").because("a correction is small beside its sum"))
-        blocks = {name: lanes if name == walk.column else 1 for name in walk.around}
+            self._updates(made)
+        if count > 2 and walk.extent % block and not self._kept(block, count):
+            peel = Peel(f"{STREAMED}.0", 1)
+            made.take(peel.because("only the last iteration needs a mask"), Unroll(peel.last))
+        if loop.is_unrolled and count > 1:
+            made.take(Unroll(f"{STREAMED}.0").because("all loads start at once"))
+        blocks = {name: lanes if name == beside else 1 for name in walk.around}
         made.take(*programs(walk.around, blocks))
         if loop.is_first and count > 1 and not loop.is_whole:
             for number, array in enumerate(self.group.blocks[0].params):
@@ -185,9 +199,23 @@ class RowStreams(StepLowering[Gpu]):
         made.take(*arithmetic(results), *evictions(results, self.target))
         made.take(Launch(schedule.warps).because(f"a tile has {block * lanes} elements"))
 
+    def _updates(self, made: LoweredKernel) -> None:
+        """Rewrites the updates of states that each element of a block has."""
+        if self.walk.is_corrected:
+            why = "all elements have the same count: the number of the iteration"
+            made.take(Rewrite("iteration_counts").because(why))
+            why = "one element moves a mean by its distance from it, over the count"
+            made.take(Rewrite("mean_shifts").because(why))
+            made.take(Rewrite("inverses").because("a count is divided by once"))
+            made.take(Rewrite("addends_first").because("a correction is small beside its sum"))
+        if self.walk.has_positions:
+            why = "positions grow from one iteration to the next"
+            made.take(Rewrite("first_positions").because(why))
+
     def _tiles(self, made: LoweredKernel, block: int) -> None:
         """Splits the row into tiles and vectorizes them."""
-        walk, is_whole = self.walk, self.loop.is_whole
+        walk = self.walk
+        is_whole = self.loop.is_whole and (block >= walk.extent or not walk.column)
         if is_whole and walk.is_online:
             why = "the row stays in registers: each state is one pass over it"
             made.take(BlockStates(STREAMED).because(why))
@@ -204,7 +232,7 @@ class RowStreams(StepLowering[Gpu]):
     def _registers(self, made: LoweredKernel, block: int, count: int) -> None:
         """Takes the steps for values in registers: partial sums, tiles, and prefetched loads."""
         walk, loop, axis = self.walk, self.loop, f"{STREAMED}.0"
-        kept = count if loop.is_whole else self._kept(block)
+        kept = self._kept(block, count)
         waits = walk.is_online and not (walk.is_private or walk.column or walk.loose == walk.states)
         is_once = loop.is_first and not loop.is_whole and waits
         ahead = (ONCE.ahead if is_once else self.schedule.stages) if kept < count else 0
@@ -212,9 +240,11 @@ class RowStreams(StepLowering[Gpu]):
         made.may(sums)
         made.take(*others)
 
-    def _kept(self, block: int) -> int:
-        """Returns how many tiles of the row stay in registers between two loops over it."""
+    def _kept(self, block: int, count: int) -> int:
+        """Returns how many of the `count` tiles of the row stay in registers between two loops."""
         walk = self.walk
+        if self.loop.is_whole:
+            return count
         if not self.loop.is_first or not self.shape.along or walk.column:
             return 0
         if walk.is_private:
@@ -253,8 +283,8 @@ class Walk:
         self.has_positions = any(s.new.dtype.is_integer for s in states)
         # the axis of the programs along which memory is contiguous, if it is not the row's
         self.column = _column(nest, self.around)
+        self.row = next(reversed(self.around), "")  # the innermost axis of the programs
         is_cheap = not any(is_expensive(n) for s in states for n in topological([s.kept]))
-        is_cheap &= bool(self.column) or all(s.new.dtype.is_float for s in states)
         # whether each element of a block should have its own states
         self.is_private = is_cheap and self.is_online and self.loose < self.states
 

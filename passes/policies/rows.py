@@ -33,6 +33,7 @@ from stack.passes.policies.gpu_steps import (
 from stack.passes.policies.reduction_loops import (
     ACROSS,
     ONCE,
+    RAGGED,
     are_mates,
     busy,
     held_tiles,
@@ -190,7 +191,7 @@ class RowLowering(StepLowering[Gpu]):
     def _walked_block(self) -> int:
         """Picks the elements of a tile if the reduction axis is a serial loop over blocks."""
         loop = self.space.reduction_loop
-        if loop != ACROSS:
+        if loop not in (ACROSS, RAGGED):
             return loop.block
         inputs = self.space.inputs  # of one axis: rows side by side, if there are no others
         arrays = [s for s in inputs if s.tensor.rank > 1] or inputs

@@ -123,6 +123,22 @@ def grows(node: Node, axis: Node) -> bool:
     return found is not None and found[0] > 0
 
 
+def folded(_: Node, node: Node) -> Node:
+    """Returns an integer without constants that do not matter: 2 * 3 is 6, x + 0 is x. The first
+    argument is the node before its operands were replaced.
+    """
+    known = tuple(map(is_number, node.args))
+    if not any(known) or not isinstance(node.type, TensorType) or node.dtype.kind != "i":
+        return node
+    if all(known):
+        place = place_of(node)
+        return node if place is None or place.terms else constant(place.more, node.dtype)
+    if signs(node) != (1, 1):
+        return node
+    zero, other = node.args if known[0] else node.args[::-1]
+    return other if number(zero) == 0 and other.type == node.type else node
+
+
 def is_apart(index: Node, var: Node, inner: Collection[Node], size: int) -> bool:
     """True if accesses to `size` elements from an index on are disjoint for different iterations
     of the loop over `var`, whatever the iterations of the loops over `inner` inside of it are.

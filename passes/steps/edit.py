@@ -49,7 +49,11 @@ class Edit:
         return new
 
     def values(
-        self, roots: Sequence[Node], known: Mapping[Node, Node], within: Block | None = None
+        self,
+        roots: Sequence[Node],
+        known: Mapping[Node, Node],
+        within: Block | None = None,
+        visit: Visit | None = None,
     ) -> list[Node]:
         """Rebuilds values with some nodes replaced. Returns what replaces each value.
 
@@ -58,12 +62,13 @@ class Edit:
             known: replacements of some nodes.
             within: the only block in which they are replaced. Values from outside stay, even if
                 they are results of loops over the same variable, whose bodies share nodes.
+            visit: returns the replacement of a rebuilt node; None: the rebuilt node itself.
         """
         for old, new in known.items():
             self.note(old, new)
         outside = within.captures if within is not None else ()
         done = {**dict(zip(outside, outside, strict=True)), **known}
-        self._rewrite(topological(roots, known=done), lambda _, made: made, done)
+        self._rewrite(topological(roots, known=done), visit or (lambda _, made: made), done)
         return [done.get(root, root) for root in roots]
 
     def body(

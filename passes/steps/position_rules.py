@@ -3,14 +3,14 @@
 First positions: cheaper updates of the position of the best value, in a loop along positions.
 
     %new = max(%best, %x)                           before and after
-    %old = select(is_best(%best, %new), %at, n)     %old = select(is_best(%best, %new), %at, %here)
-    %own = select(is_best(%x, %new), %here, n)      %at_1 = min(%old, %here)
+    %old = select(is_best(%best, %new), %at, n)     %at_1 = select(is_best(%best, %new), %at, %here)
+    %own = select(is_best(%x, %new), %here, n)
     %at_1 = min(%old, %own)
 
 Positions grow from one iteration to the next, so that a position that was found is never after
 `%here`. If the old best value remains the best one, its position remains, whether or not `%x` is
-equal to it. Otherwise `%x` is the best value. The minimum is for the first iteration only: there is
-no position yet. Half of the comparisons are left.
+equal to it. Otherwise `%x` is the best value. Before the loop, `%at` is the position of the first
+iteration, which a best value that is never exceeded has. Half of the comparisons are left.
 
 Iteration counts: a count of the elements that a mask shows is the number of the iteration.
 
@@ -20,9 +20,9 @@ Iteration counts: a count of the elements that a mask shows is the number of the
     %sum_1 = add(..., select(%some, %x, 0.0))         %sum_1 = select(%some, add(..., %x), %sum)
 
 Positions grow from one iteration to the next: an element that the mask shows comes after elements
-that it showed too, so that their count is the same for all lanes. In other iterations, the states
-that read the count stay as they are. Divisions by a count are then divisions by one number, and
-not by one for each lane. A count after an iteration is at least 1.
+that it showed too, so that their count is the same for all lanes. In other iterations, all states
+stay as they are. Divisions by a count are then divisions by one number, and not by one for each
+lane. A count after an iteration is at least 1.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from stack.ir.algebra import KIND_OF
 from stack.ir.builder import Builder, constant, make, remade
 from stack.ir.forms import filled
 from stack.ir.kernel_ops import loop_parts
-from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node, topological
 from stack.ir.traits import choice, is_loop, is_number, number, repeated, repeats
-from stack.passes.steps.affine import grows, place_of
+from stack.ir.types import BOOL
+from stack.passes.steps.affine import folded, grows, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.online import State, identity_like, in_order, is_none, states_of
 from stack.passes.tiling.single_ops import is_best_or_nan
@@ -65,21 +65,34 @@ def first_positions(loop: Node) -> Node | None:
         return None
     block = loop.blocks[0]
     states = states_of(block) or []
-    starts = dict(zip(block.params[1:], starts_of(loop), strict=True))
+    limits, starts = loop_parts(loop.args, loop.attrs)
+    axis, *held = block.params
+    begins = dict(zip(held, starts, strict=True))
     found: dict[Node, Node] = {}
     for state in states:
-        made = _update(state, states, starts, block.params[0])
-        if made is not None:
-            found[state.new] = made
-    if not found:
-        return None
-    return in_order(loop, found)
+        here = _here(state, states, begins, axis)
+        if here is not None and not limits:
+            kept = choice(state.kept)
+            assert kept is not None
+            found[state.new] = make("select", (kept.test, state.held, here))
+            begins[state.held] = _at_start(here, axis)
+    return in_order(loop, found).rebuilt(args=[begins[h] for h in held]) if found else None
 
 
-def _update(
+def _at_start(node: Node, axis: Node) -> Node:
+    """Returns the value of a position in the first iteration."""
+    known = {axis: constant(0, axis.dtype)}
+    for inner in topological([node], known=known):
+        known[inner] = folded(inner, inner.rebuilt([known.get(a, a) for a in inner.args]))
+    return known[node]
+
+
+def _here(
     state: State, states: list[State], starts: Mapping[Node, Node], axis: Node
 ) -> Node | None:
-    """Returns the cheaper update of a first position; None for other states."""
+    """Returns the position of an iteration's element, if a state is the first position of the best
+    value; None for other states.
+    """
     kept, own = choice(state.kept), _position(state)
     if not (_begins_empty(state, starts, "min") and kept and own and kept.yes is state.held):
         return None
@@ -98,8 +111,9 @@ def _update(
         return None
     if not grows(own.here, axis):
         return None
-    here = own.here if own.test is None else _masked(own.test, own.here, state.new)
-    return make("min", (make("select", (kept.test, state.held, here)), here))
+    if own.test is None:
+        return own.here
+    return _masked(own.test, own.here, state.new) if _is_limit(own.test, axis) else None
 
 
 def _position(state: State) -> _Position | None:
@@ -151,40 +165,54 @@ def iteration_counts(loop: Node) -> Node | None:
     if limits or not counted:
         return None
     count, test = next(iter(counted.items()))
-    readers = [s for s in states if s is not count and count.held in topological([s.new])]
     masks = [n for n in block.nodes if (own := choice(n)) and repeated(own.test) is test]
     tests = {n.shape: n.args[0] for n in masks}
-    if not readers or any(s.new.shape not in tests for s in readers):
+    others = [s for s in states if s is not count]
+    if all(count.held not in topological([s.new]) for s in others):
         return None
-    others = set(topological([r for r in block.results if all(r is not s.new for s in readers)]))
+    if masks and any(s.new.shape not in tests for s in others):
+        return None
     number = make("cast", (axis,), hint=axis.tensor.with_dtype(count.new.dtype))
-    more = make("add", (number, constant(1.0, number.dtype)))
-    shown = remade([s.new for s in readers], {n: n.args[1] for n in masks if n not in others})
-    counts = {count.held: number, count.new: more}
-    known = {n: filled(counts[n], n) for n in counts}
-    nodes = topological(list(shown.values()))
-    views = [n for n in nodes if repeats(n) and n.args[0] in counts]
-    known |= {n: filled(counts[n.args[0]], n) for n in views}
-    after = {count.new, *(n for n in views if n.args[0] is count.new)}  # each is at least 1
-    least = [n for n in nodes if n.op == "max" and n.args[0] in after]
-    known |= {n: known[n.args[0]] for n in least if is_constant(n.args[1], 1.0)}
-    done = remade(list(shown.values()), known)
-    found = {
-        s.new: make("select", (tests[s.new.shape], done[shown[s.new]], s.held)) for s in readers
-    }
+    one = constant(1.0, number.dtype)
+    more = make("add", (number, one))
+    shown: dict[Node, Node] = {}
+    for node in topological([s.new for s in others]):
+        shown[node] = shown[node.args[1]] if node in masks else remade([node], shown)[node]
+    counts = {count.held: number, count.new: more, shown.get(count.new, count.new): more}
+    for node in topological([shown[s.new] for s in others]):
+        known = counts.get(node.args[0]) if node.args and node not in counts else None
+        if known is not None and repeats(node):
+            counts[node] = known
+        elif known is not None and node.op == "max" and is_constant(node.args[1], 1.0):
+            counts[node] = known if known is more else make("max", (known, one))
+    known = {n: filled(value, n) for n, value in counts.items()}
+    done = remade([shown[s.new] for s in others], known)
+    found = {s.new: done[shown[s.new]] for s in others}
+    for state in others if masks else ():
+        masked = tests[state.new.shape], found[state.new], state.held
+        found[state.new] = make("select", masked)
     return in_order(loop, found)
 
 
 def _counted(state: State, start: Node, axis: Node) -> Node | None:
     """Returns the test of a state that counts the elements before an end, if positions grow along
-    `axis`; None for other states.
+    `axis`, and True for one that counts all elements; None for other states.
     """
-    own = choice(repeated(state.part))
-    if not (own and KIND_OF[state.new.op] == "sum" and state.kept is state.held):
+    is_sum = KIND_OF[state.new.op] == "sum" and state.kept is state.held
+    is_float = state.new.dtype.name in ("f32", "f64")
+    if not (is_sum and is_float and is_none(start, state.new.op)):
         return None
-    test = repeated(own.test)
-    is_one = is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)
-    if not (is_one and state.new.dtype.name in ("f32", "f64") and is_none(start, state.new.op)):
+    part = repeated(state.part)
+    if is_constant(part, 1.0):
+        return constant(True, BOOL)
+    own = choice(part)
+    if own is None or not (is_constant(own.yes, 1.0) and is_constant(own.no, 0.0)):
         return None
-    is_limit = test.op == "lt" and axis not in test.args[1].vars
-    return test if is_limit and grows(repeated(test.args[0]), axis) else None
+    return repeated(own.test) if _is_limit(own.test, axis) else None
+
+
+def _is_limit(test: Node, axis: Node) -> bool:
+    """True if a test is false from some iteration on, and true before it."""
+    test = repeated(test)
+    is_below = test.op == "lt" and axis not in test.args[1].vars
+    return is_below and grows(repeated(test.args[0]), axis)

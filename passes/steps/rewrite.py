@@ -28,6 +28,8 @@
   `position_rules.py`. The result is the same.
 - `iteration_counts`: a count of the elements that a mask shows is the number of the iteration, and
   is at least 1 after it; see `position_rules.py`. The result is the same.
+- `mean_shifts`: the shift of a mean by one element is the distance of the element from the new
+  mean, over the count; see `mean_shifts.py`. The last places may differ.
 - `addends_first`: a carried sum to which an iteration adds two values gets their sum instead: what
   is small beside the carried sum would be rounded away. (Chan, Golub and LeVeque, 1983, describe
   such errors of a variance.)
@@ -63,6 +65,7 @@ from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant
+from stack.passes.steps.mean_shifts import mean_shifts
 from stack.passes.steps.online import in_order
 from stack.passes.steps.position_rules import first_positions, iteration_counts
 from stack.passes.steps.step import Step
@@ -79,7 +82,7 @@ class Rewrite(Step, name="rewrite"):
 
     Attributes:
         rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers`, `first_positions`,
-            `iteration_counts`, `addends_first` or `unrounded`.
+            `iteration_counts`, `mean_shifts`, `addends_first` or `unrounded`.
     """
 
     rule: str
@@ -244,6 +247,7 @@ RULES: dict[str, Callable[[Node], Node | None]] = {
     "powers": _relative_power,
     "first_positions": first_positions,
     "iteration_counts": iteration_counts,
+    "mean_shifts": mean_shifts,
     "addends_first": _addends_first,
     "unrounded": _unrounded,
 }

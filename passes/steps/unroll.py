@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from stack.ir.builder import constant
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Node
+from stack.passes.steps.affine import folded
 from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import axis_of, extent_of, loops_along, why_not_free
@@ -50,5 +51,6 @@ class Unroll(LoopStep, name="unroll"):
         values = list(starts_of(loop))
         for turn in range(extent_of(loop)):
             known = dict(zip(held, values, strict=True))
-            values = edit.values(block.results, {**known, var: constant(turn, var.dtype)})
+            known[var] = constant(turn, var.dtype)
+            values = edit.values(block.results, known, visit=folded)
         return values

@@ -19,14 +19,16 @@ from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import finds_position, is_reduction
 from stack.ir.types import I32, TensorType
-from stack.passes.policies.reduction_loops import shortest_streamed
+from stack.ir.warp_ops import WARP
+from stack.passes.policies.reduction_loops import is_ragged, position_loop, shortest_streamed
 from stack.passes.tiling.frame import wide
 from stack.passes.tiling.single_ops import first_position, is_best_or_nan
 from stack.rewrite.engine import Scope
 
 
 def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
-    """Rewrites an `argreduce` as a stream if its axis does not fit in the registers of a kernel.
+    """Rewrites an `argreduce` as a stream if its axis does not fit in the registers of a kernel, or
+    if rows are ragged.
 
     Columns whose best value is also computed always become a stream. Short rows become a reduction
     of the positions that equal this value, which fusion puts into its kernel.
@@ -77,7 +79,10 @@ def _is_streamed(node: Node, best: Node | None, scope: Scope, min_axis: int) -> 
     is_column = axis < len(sizes) - 1
     if is_column and best is not None:  # fusion keeps reductions of a column apart
         return True
-    return sizes[axis] >= shortest_streamed(is_column, min_axis, scope.log.gpu)
+    gpu = scope.log.gpu
+    if not is_column and is_ragged(x) and sizes[axis] > WARP and position_loop(sizes[axis], gpu):
+        return True
+    return sizes[axis] >= shortest_streamed(is_column, min_axis, gpu)
 
 
 def _result(node: Node, best: Node | None, index: int) -> Node:

@@ -34,6 +34,22 @@ class GpuRows(Tuning):
         "of a program that walks down them with several states",
         "an H200: argmax, var, logsumexp of 4095 and 4096 columns, f32 and bf16",
     )
+    long_column: int = tuned(
+        4096,
+        "elements",
+        1,
+        1 << 30,
+        "of a column with several states, from which on tiles of 16-bit elements are larger",
+        "an H200: argmax and var of columns of 512 to 131,104, bf16",
+    )
+    unrolled: int = tuned(
+        16,
+        "iterations",
+        1,
+        64,
+        "at most, of a loop over a short row that is written out",
+        "an H200: argmax of rows of 129 and 4095, bf16",
+    )
     whole_column: int = tuned(
         256,
         "elements",

@@ -104,6 +104,21 @@ def test_positions(fn: str, axis: int, kind: str, rng: np.random.Generator) -> N
         np.testing.assert_array_equal(got, getattr(arg, fn)(axis).numpy())
 
 
+@pytest.mark.parametrize("kind", ["f32", "nan", "zeros"])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((13, 129), 1), ((3, 700), 1), ((2, 4095), 1), ((2, 33, 129), 1)]
+)
+@pytest.mark.parametrize("fn", ["argmax", "argmin"])
+def test_positions_in_ragged_rows(
+    fn: str, shape: tuple[int, ...], axis: int, kind: str, rng: np.random.Generator
+) -> None:
+    arg = torch.from_numpy(positions(shape, kind, rng)).half()
+    func = lowered(lambda x: getattr(x, fn)(axis), arg)
+    assert "argreduce" not in str(func)
+    got = np.asarray(func.interpret(arg.numpy()))
+    np.testing.assert_array_equal(got, getattr(arg, fn)(axis).numpy())
+
+
 def test_a_position_in_all_elements(rng: np.random.Generator) -> None:
     x = positions((70_001,), "nan", rng)
     func = prepared(stack.trace(lambda x: x.argmax(), torch.from_numpy(x)))
@@ -256,9 +271,10 @@ def tiles(fn: Any, shape: tuple[int, ...], dtype: Any = None) -> tuple[str, int]
 @pytest.mark.parametrize(
     ("shape", "dtype", "tile"),
     [
-        # tiles of 8 KiB with one size of columns
+        # tiles of 4 KiB, of fewer elements in short columns, with one size of columns
         ((1, 65536, 4096), torch.float32, ("f32<16x64>", 2)),
-        ((1, 65536, 4096), torch.bfloat16, ("bf16<16x64>", 2)),
+        ((1, 65536, 4096), torch.bfloat16, ("bf16<32x64>", 4)),
+        ((512, 512, 512), torch.bfloat16, ("bf16<16x64>", 2)),
         # no 16-byte copies
         ((1, 65536, 4095), torch.bfloat16, ("bf16<32x64>", 4)),
         # few tiles, then short columns in registers if no copy prefetches them
@@ -278,6 +294,43 @@ def tiles(fn: Any, shape: tuple[int, ...], dtype: Any = None) -> tuple[str, int]
 )
 def test_tiles_of_columns(shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]) -> None:
     assert tiles(variance, shape, dtype) == tile
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "tile"),
+    [
+        # each element is loaded on its own: positions are found in a loop
+        ((255, 64, 32895), torch.bfloat16, ("bf16<4x128>", 4)),
+        ((255, 255, 129), torch.bfloat16, ("bf16<16x32>", 1)),
+        # wider loads, and wider elements
+        ((255, 64, 32896), torch.bfloat16, ("bf16<16x64>", 2)),
+        ((255, 64, 32895), torch.float32, ("f32<64x128>", 8)),
+    ],
+)
+def test_tiles_of_columns_with_positions(
+    shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]
+) -> None:
+    assert tiles(lambda x: x.argmax(1), shape, dtype) == tile
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "tile"),
+    [
+        # each element is loaded on its own: a loop, with several short rows
+        ((70000, 129), torch.bfloat16, ("bf16<8x16>", 1)),
+        ((70000, 700), torch.bfloat16, ("bf16<2x64>", 1)),
+        ((7000, 4095), torch.bfloat16, ("bf16<256>", 1)),
+        ((7000, 16383), torch.bfloat16, ("bf16<1024>", 4)),
+        # wider loads, and wider elements
+        ((70000, 128), torch.bfloat16, ("bf16<16x128>", 4)),
+        ((7000, 4096), torch.bfloat16, ("bf16<4096>", 8)),
+        ((7000, 4095), torch.float32, ("f32<4096>", 8)),
+    ],
+)
+def test_tiles_of_rows_with_positions(
+    shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]
+) -> None:
+    assert tiles(lambda x: x.argmax(1), shape, dtype) == tile
 
 
 @pytest.mark.parametrize(

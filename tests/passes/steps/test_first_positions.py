@@ -40,8 +40,7 @@ EXPECTED = """\
     %or_1 = or(%eq_1, %ne_1) : bool<4>
     %add = add(%mul, %iota) : i32<4>
     %select_1 = select(%or_1, %acc_1, %add) : i32<4>
-    %min = min(%select_1, %add) : i32<4>
-    return %broadcast_1_1, %min
+    return %broadcast_1_1, %select_1
 """
 
 
@@ -64,6 +63,7 @@ def test_before_and_expected() -> None:
     assert BEFORE in inside(before)
     made = inside(rewritten(before))
     assert EXPECTED in made
+    assert "loop(%broadcast, %iota)" in made  # the positions of the first iteration
     assert "online" not in made  # a later iteration is after an earlier one
 
 

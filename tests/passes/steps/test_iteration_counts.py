@@ -42,13 +42,18 @@ BEFORE = """\
     return %add_2, %add_3, %add_5
 """
 EXPECTED = """\
+    %add_2 = add(%acc, %load) : f32<4>
+    %select = select(%lt, %add_2, %acc) : f32<4>
+    %select_1 = select(%lt, 1.0:f32, 0.0:f32) : f32<4>
+    %add_3 = add(%acc_1, %select_1) : f32<4>
     %cast = cast(%r.0) : f32[]
     %broadcast_1 = broadcast(%cast) {axes=[]} : f32<4>
-    %max_2 = max(%broadcast_1, 1.0:f32) : f32<4>
-    %div_2 = div(%acc, %max_2) : f32<4>
+    %max_2 = max(%cast, 1.0:f32) : f32[]
+    %broadcast_2 = broadcast(%max_2) {axes=[]} : f32<4>
+    %div_2 = div(%acc, %broadcast_2) : f32<4>
     %add_4 = add(%cast, 1.0:f32) : f32[]
-    %broadcast_2 = broadcast(%add_4) {axes=[]} : f32<4>
-    %div_3 = div(%add_2, %broadcast_2) : f32<4>
+    %broadcast_3 = broadcast(%add_4) {axes=[]} : f32<4>
+    %div_3 = div(%add_2, %broadcast_3) : f32<4>
     %sub_1 = sub(%div_2, %div_3) : f32<4>
     %mul_3 = mul(%sub_1, %sub_1) : f32<4>
     %mul_4 = mul(%broadcast_1, %mul_3) : f32<4>
@@ -57,7 +62,14 @@ EXPECTED = """\
     %mul_5 = mul(%sub_2, %sub_2) : f32<4>
     %add_6 = add(%add_5, %mul_5) : f32<4>
     %select_2 = select(%lt, %add_6, %acc_2) : f32<4>
-    return %add_2, %add_3, %select_2
+    return %select, %add_3, %select_2
+"""
+WHOLE = """\
+    %cast = cast(%r.0) : f32[]
+    %max_2 = max(%cast, 1.0:f32) : f32[]
+    %div_2 = div(%acc, %max_2) : f32<4>
+    %add_3 = add(%cast, 1.0:f32) : f32[]
+    %div_3 = div(%add_1, %add_3) : f32<4>
 """
 
 
@@ -83,7 +95,13 @@ def test_before_and_expected() -> None:
     assert "online" not in made  # a later iteration is after an earlier one
 
 
-@pytest.mark.parametrize("size", [5, 9, 10, 39])
+def test_a_count_without_a_mask() -> None:
+    made = inside(rewritten(nest(8)))
+    assert WHOLE in made
+    assert "select" not in made
+
+
+@pytest.mark.parametrize("size", [5, 8, 9, 10, 39])
 def test_the_result_is_the_same(size: int, rng: np.random.Generator) -> None:
     before = nest(size)
     made = rewritten(before)
@@ -109,9 +127,4 @@ def test_what_stays(old: str, new: str) -> None:
     text = str(around(nest(10)))
     assert old in text
     (before,) = (n for n in parse(text.replace(old, new)).nodes if n.op == "kernel")
-    assert rewritten(before) is before
-
-
-def test_no_mask_and_no_count() -> None:
-    before = nest(8)
     assert rewritten(before) is before

@@ -618,17 +618,14 @@ return %loop_1
 return %loop
 """,
         """
-%mul = mul(0:i32, 2:i32) : i32[]
-%mul_1 = mul(1:i32, 2:i32) : i32[]
-%mul_2 = mul(2:i32, 2:i32) : i32[]
 %loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
-  %load = load(%p0, %i, %mul) : f32<2>
+  %load = load(%p0, %i, 0:i32) : f32<2>
   %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
   %add = add(0.0:f32, %reduce) : f32[]
-  %load_1 = load(%p0, %i, %mul_1) : f32<2>
+  %load_1 = load(%p0, %i, 2:i32) : f32<2>
   %reduce_1 = reduce(%load_1) {axes=[0], kind="sum"} : f32[]
   %add_1 = add(%add, %reduce_1) : f32[]
-  %load_2 = load(%p0, %i, %mul_2) : f32<2>
+  %load_2 = load(%p0, %i, 4:i32) : f32<2>
   %reduce_2 = reduce(%load_2) {axes=[0], kind="sum"} : f32[]
   %y = add(%add_1, %reduce_2) : f32[]
   %store = store(%o0_1, %y, %i) : f32[3]

@@ -322,7 +322,7 @@ def test_tiles_of_columns_with_positions(
         ((7000, 4095), torch.bfloat16, ("bf16<256>", 1)),
         ((7000, 16383), torch.bfloat16, ("bf16<1024>", 4)),
         # wider loads, and wider elements
-        ((70000, 128), torch.bfloat16, ("bf16<16x128>", 4)),
+        ((70000, 128), torch.bfloat16, ("bf16<16x128>", 1)),
         ((7000, 4096), torch.bfloat16, ("bf16<4096>", 8)),
         ((7000, 4095), torch.float32, ("f32<4096>", 8)),
     ],

@@ -95,9 +95,8 @@ class Counts:
 def counts_of(product: BlockProduct, cpu: Cpu) -> Counts:
     """Counts the instructions and bytes of a `dot` of blocks in all iterations of its loops."""
     dot, mma = product.dot, mma_of(product.dot, cpu)
-    rows, lanes = map(static, (1, *dot.shape)[-2:])
-    sizes = dict(zip(product.panel_names, map(static, product.panel.shape), strict=True))
-    depth = prod(n for name, n in sizes.items() if name != product.lane)
+    rows, lanes, _ = product.tile
+    depth = prod(n for name, n in product.sizes.items() if name != product.lane)
     is_packed = unconverted(product.panel).args[0].tensor.space == "local"
     if mma and mma.offset and not is_raised(product.rows):
         rows += 1  # the row of offsets

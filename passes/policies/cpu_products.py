@@ -171,9 +171,9 @@ def strided_columns(kernel: Node, cpu: Cpu) -> str:
     has to be packed; "" if there is none.
     """
     for product in block_products(kernel):
-        rows = static(product.dot.shape[0]) if product.dot.tensor.rank > 1 else 1
+        rows, lanes, _ = product.tile
         mma = next((m for m in cpu.mmas(product_types(product.dot)) if m.rows == 1), None)
-        depth, lanes = static(product.panel.shape[-1]), static(product.dot.shape[-1])
+        depth = static(product.panel.shape[-1])
         few = min(lanes, cpu.sums_beside(rows + bool(mma and mma.offset)))
         is_whole = depth % run_of(mma, cpu) == 0 and lanes % few == 0
         if not (product.is_contiguous or (is_along_depth(product.dot) and is_whole)):

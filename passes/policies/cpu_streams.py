@@ -18,7 +18,6 @@ from functools import cached_property
 from math import prod
 
 from stack.ir.contraction import product_types
-from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
@@ -30,10 +29,10 @@ from stack.passes.policies.step_lowering import StepLowering, reordered, split
 from stack.passes.positions.stream_shape import stream_axes
 from stack.passes.steps.access import is_transposed
 from stack.passes.steps.assume import limits_loops
-from stack.passes.steps.block_dot import BlockDot, Operand
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loop_products import LoopProduct, product_at
+from stack.passes.steps.loop_products import product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, nests, stores_only
+from stack.passes.steps.panels import BlockProduct, names_of_memory, read_by
 from stack.passes.steps.primitives import (
     Assume,
     Bind,
@@ -53,6 +52,7 @@ from stack.passes.steps.primitives import (
 )
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
+from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import CannotTile, is_expensive, static, wide
 from stack.schedule import Axis, AxisSplit, Domain, Schedule
 from stack.target import Cpu, Mma
@@ -278,16 +278,15 @@ class CpuStreams(StepLowering[Cpu]):
             self._gathered(made, axis)
         extent, (product, *_) = axes(made.kernel)[axis], _products(made.kernel, axis)
         rows = mma_rows(mma, extent) if mma is not None and mma.rows > 1 else 0
-        rows = rows or pick_rows(extent, product.dot.tile[1], F32, self.target)
+        rows = rows or pick_rows(extent, product.tile[1], F32, self.target)
         _, axis = split(made, axis, rows, "overlap", f"registers hold {rows} rows of sums")
-        name, held = mma.name if mma else "", memory_of(made.kernel.blocks[0])
+        name, called = mma.name if mma else "", names_of_memory(made.kernel)
         found = _products(made.kernel, axis)
-        panels = [held(product.dot.operands[1].memory) for product in found]
-        why = why_sums(found[0].dot.shape, found[0].dot.dtype, mma, self.target)
+        shape = [static(s) for s in found[0].dot.shape]
+        why = why_sums(shape, found[0].dot.dtype, mma, self.target)
         made.take(Microkernel(axis, name).because(why))
-        for panel in dict.fromkeys(panels) if mma else ():
-            step = Pack(str(panel.attrs["name"]))
-            made.take(step.because(f"{name} multiplies neighbours"))
+        for panel in dict.fromkeys(called(product.panel) for product in found) if mma else ():
+            made.take(Pack(panel).because(f"{name} multiplies neighbours"))
 
     def _gathered(self, made: LoweredKernel, axis: str) -> None:
         """Copies the rows of a dot's operand to local memory if they are strided there, or have to
@@ -296,12 +295,12 @@ class CpuStreams(StepLowering[Cpu]):
         Rows with a large stride would evict each other from the L1 cache.
         """
         for product in _products(made.kernel, axis):
-            rows = product.dot.operands[0]
-            if rows.memory not in made.kernel.blocks[0].params:
+            memory = read_by(product.rows).args[0]
+            if memory not in made.kernel.blocks[0].params:
                 continue  # scores of a panel are in local memory already
-            if rows.memory.dtype != F32 or not _is_run(rows, product.dot):
-                wide = "f32" if rows.memory.dtype != F32 else ""
-                step = StageMem(str(rows.memory.attrs["name"]), axis, wide)
+            if memory.dtype != F32 or not _is_run(product):
+                wide = "f32" if memory.dtype != F32 else ""
+                step = StageMem(str(memory.attrs["name"]), axis, wide)
                 made.may(step.because("rows are contiguous, and f32"))
                 return
 
@@ -309,14 +308,14 @@ class CpuStreams(StepLowering[Cpu]):
         """Returns the matrix instruction for the matmuls in the loops over `axis`, and makes their
         rows contiguous for it; None if there is none.
         """
-        found = _products(made.kernel, axis)
-        types = {(*product.dot.types, product.dot.dtype.name) for product in found}
-        tiles = [product.dot.tile for product in found]
+        found, called = _products(made.kernel, axis), names_of_memory(made.kernel)
+        types = {product.types for product in found}
+        tiles = [product.tile for product in found]
         for mma in self.target.mmas(types.pop()) if len(types) == 1 else ():
             if all(mma.rows <= r and mma.divides(mma.rows, n, k) for r, n, k in tiles):
-                for rows in dict.fromkeys(product.dot.operands[0] for product in found):
-                    if rows.axes[-1].over != found[0].dot.depth:
-                        step = StageMem(str(rows.memory.attrs["name"]), axis)
+                for product in found:
+                    if product.row_names[-1:] != product.depth:
+                        step = StageMem(called(product.rows), axis)
                         made.may(step.because(f"{mma.name} multiplies neighbours"))
                 return mma
         return None
@@ -332,27 +331,24 @@ def _strided(dtype: DType) -> str:
     return f"an array of {dtype} is read with strided rows"
 
 
-def _products(kernel: Node, axis: str) -> list[LoopProduct]:
+def _products(kernel: Node, axis: str) -> list[BlockProduct]:
     """Returns the matmuls that the loops over an axis compute. Raises CannotTile if such a loop
     computes something else.
     """
     body = kernel.blocks[0]
     found = [product_at(body, loop) for loop, _ in loops_along(kernel, axis)]
-    known = [product for product in found if product is not None]
+    known = [product.blocks for product in found if product is not None]
     if len(known) < len(found):
         raise CannotTile(f"a loop over {axis} does more than sum products")
     return known
 
 
-def _is_run(operand: Operand, dot: BlockDot) -> bool:
-    """True if all rows of an operand that a dot reads are one contiguous range of memory."""
-    first = next(i for i, axis in enumerate(operand.axes) if axis.over)
-    return all(
-        dot.row in axis.over or (dot.sizes[axis.over[0]] if axis.over else 1) == size
-        for axis, size in zip(
-            operand.axes[first + 1 :], operand.memory.shape[first + 1 :], strict=True
-        )
-    )
+def _is_run(product: BlockProduct) -> bool:
+    """True if all rows that a product reads are one contiguous range of memory."""
+    load, (row, *_) = read_by(product.rows), result_names(product.dot)
+    memory, inner = load.args[0].shape, load.tensor.rank - 1
+    sizes = zip(product.row_names[1:], load.shape[1:], memory[len(memory) - inner :])
+    return all(name == row or read == size for name, read, size in sizes)
 
 
 def _branches(kernel: Node) -> list[str]:

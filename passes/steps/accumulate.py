@@ -58,8 +58,8 @@ class Accumulate(Step, name="accumulate", only=Cpu):
         if self.depth not in product.contracted:
             known = ", ".join(product.contracted)
             yield f"the product does not reduce {self.depth!r}; its reduction axes are: {known}"
-        extent = product.panel.shape[product.panel_names.index(self.depth)]
-        if self.size < 1 or static(extent) % self.size:
+        extent = product.sizes[self.depth]
+        if self.size < 1 or extent % self.size:
             yield f"blocks of {self.size} do not divide the {extent} elements along {self.depth}"
         if self.into in axes(kernel):
             yield f"axis {self.into} exists already"
@@ -84,8 +84,7 @@ class Accumulate(Step, name="accumulate", only=Cpu):
     def _sums(self, edit: Edit, product: BlockProduct, tiles: list[Node]) -> Node:
         """Builds the loop over blocks. Returns local memory with the sums of all tiles of rows."""
         b, dot, own = Builder(), product.dot, edit.names.own
-        extent = static(product.panel.shape[product.panel_names.index(self.depth)])
-        block = along(self.into, extent // self.size, product.start)
+        block = along(self.into, product.sizes[self.depth] // self.size, product.start)
         inner = [along(own(f"{v.attrs['name']}b"), int(v.attrs["extent"]), v) for v in tiles]
         (moved,) = edit.values([product.rows], dict(zip(tiles, inner, strict=True)))
         start = b.mul(block, self.size)

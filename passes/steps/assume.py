@@ -56,7 +56,7 @@ def _found(loop: Node) -> MaskAssumptions | None:
     None if it has none, or if skipping masked blocks would not shorten the loop.
     """
     found = _limiting(loop)
-    return found if found is not None and any(m.tensor.rank for m in found.masks) else None
+    return found if found is not None and any(m.select.tensor.rank for m in found.masks) else None
 
 
 def _limiting(loop: Node, size: int = 1) -> MaskAssumptions | None:
@@ -71,8 +71,7 @@ def _limiting(loop: Node, size: int = 1) -> MaskAssumptions | None:
     found = assumed(block)
     if found is None:
         return None
-    tests = ((mask.args[0], side == 2) for mask, side in found.masks.items())
-    limits = [b for test, shown in tests for b in bounds_in(block, test, shown).found]
+    limits = [b for mask in found.masks for b in bounds_in(block, mask).found]
     return found if any(not b.is_tail(extent_of(loop), size) for b in limits) else None
 
 

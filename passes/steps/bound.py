@@ -156,7 +156,7 @@ def _limits(block: Block) -> Limits:
     A partial block at the end is left to its mask, unless another mask hides blocks at the end.
     """
     var = block.params[0]
-    found = [(mask, bounds_in(block, mask.test, mask.shown == 1)) for mask in masks_of(block)]
+    found = [(mask, bounds_in(block, mask)) for mask in masks_of(block)]
     found = [(mask, own) for mask, own in found if own.found]
     count = int(var.attrs["extent"])
     sides = {b.step > 0 for _, own in found for b in own.found if not b.is_tail(count)}

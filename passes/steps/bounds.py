@@ -31,6 +31,7 @@ from stack.ir.traits import (
 from stack.ir.types import DType
 from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.intervals import difference, is_condition
+from stack.passes.steps.online_masks import HidingMask
 from stack.passes.tiling.frame import static
 
 LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long
@@ -96,12 +97,11 @@ def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
     return Bounds((Bound(*found),), is_exact)
 
 
-def bounds_in(block: Block, test: Node, positive: bool) -> Bounds:
-    """Returns the bounds on the iterations of a loop, from its body, for which `test` is true, or
-    false if not `positive`. The bounds cover the elements of all tiles, and of all iterations of
-    the loops inside."""
+def bounds_in(block: Block, mask: HidingMask) -> Bounds:
+    """Returns the bounds on the iterations of a loop, from its body, in which a mask shows
+    elements: those of all tiles, and of all iterations of the loops inside."""
     inner = frozenset(n.blocks[0].params[0] for n in block.all_nodes if is_loop(n))
-    found, exact = bounds_of(test, positive, block.params[0])
+    found, exact = bounds_of(mask.test, mask.shown == 1, block.params[0])
     return Bounds(tuple(bound._replace(inner=inner) for bound in found), exact)
 
 

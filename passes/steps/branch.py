@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
-from stack.passes.steps.bounds import bounds_of, can_hold, is_costly
+from stack.passes.steps.bounds import bounds_in, can_hold, is_costly
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
@@ -63,7 +63,7 @@ def _masks(block: Block) -> dict[HidingMask, Node]:
         is_inside = mask.select not in block.nodes
         if is_inside or mask.select.tensor.rank < 2 or is_costly(mask.test, block.nodes):
             continue
-        own = bounds_of(mask.test, mask.shown == 1, block.params[0])
+        own = bounds_in(block, mask)
         if own.exact and all(b.is_tail(int(block.params[0].attrs["extent"])) for b in own.found):
             continue  # the end of the axis: a comparison of one row of positions
         some = can_hold(mask.test, mask.shown == 2)

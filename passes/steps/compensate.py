@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.builder import Builder, constant
+from stack.ir.contraction import product_types
 from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.types import DTYPES, TensorType
@@ -51,7 +52,7 @@ class Compensate(Step, name="compensate", only=Cpu):
             yield f"{self.instruction} takes no unsigned rows, as {', '.join(OFFSETS)}"
         elif len(found) != 1:
             yield f"{len(found)} matrix products of blocks, not one"
-        elif (types := _types(found[0])) != mma.types:
+        elif (types := product_types(found[0].dot)) != mma.types:
             yield f"{mma.name} does not multiply {types[0]} by {types[1]}"
         elif isinstance(target, Cpu) and mma not in target.mmas(mma.types):
             yield f"{target.name} has no {mma.name}"
@@ -63,21 +64,15 @@ class Compensate(Step, name="compensate", only=Cpu):
         return edit.mapped(lambda n: made if n is product.dot else None)
 
 
-def _types(product: BlockProduct) -> tuple[str, str, str]:
-    first, second = product.dot.args
-    return first.dtype.name, second.dtype.name, product.dot.dtype.name
-
-
 def _compensated(product: BlockProduct, offset: int) -> Node:
     """Builds the product of rows with the offset, minus what the offset adds."""
     b, dot, lane = Builder(), product.dot, product.lane
     names = [n for n in product.panel_names if n != lane]
-    sizes = dict(zip(product.panel_names, map(static, product.panel.shape), strict=True))
-    shape = 1, *(sizes[n] for n in names)
+    shape = 1, *(product.sizes[n] for n in names)
     (start,) = product.corner(1)
     row = _zeros(b, product.rows.tensor.with_shape(shape), start)
     rule = f"{ROW} {' '.join(names)}, {' '.join(product.panel_names)} -> {ROW} {lane}"
-    hint = dot.tensor.with_shape((1, sizes[lane]))
+    hint = dot.tensor.with_shape((1, product.sizes[lane]))
     more = b.op(
         "dot",
         [b.add(converted(row, WIDE), offset), converted(product.panel, WIDE)],
@@ -86,7 +81,7 @@ def _compensated(product: BlockProduct, offset: int) -> Node:
     )
     panel = converted(dot.args[product.side], WIDE)
     made = product.rebuilt(b.add(converted(product.rows, WIDE), offset), panel)
-    offsets = b.reshape(more, type=hint.with_shape((sizes[lane],)))
+    offsets = b.reshape(more, type=hint.with_shape((product.sizes[lane],)))
     if len(result_names(dot)) > 1:
         offsets = b.broadcast(offsets, axes=(1,), type=dot.type)
     return b.sub(made, offsets)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from stack.ir.builder import constant, make, remade
+from stack.ir.builder import constant, make
 from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import access_parts
 from stack.ir.memory_versions import memory_of
-from stack.ir.node import Node, topological
+from stack.ir.node import Node
 from stack.ir.traits import (
     is_load,
     is_loop,
     is_memory,
-    is_number,
     is_store,
     number,
     repeated,
@@ -27,7 +26,7 @@ def why_shared(loop: Node, own: bool = False) -> str:
 
     Iterations are independent if some index of each store advances by more than the store covers,
     and if loads of the memory that the loop carries only read elements of their own iteration. They
-    may store to one element if they store the same value, as blocks do that overlap.
+    may store to one element if they store the same value: attribute `overlap` of a loop says so.
 
     Args:
         loop: the loop.
@@ -46,10 +45,11 @@ def why_shared(loop: Node, own: bool = False) -> str:
             if not all(_is_at_own_place(node, store, var, inner) for store in mine):
                 return f"an iteration of the loop over {name} reads what another one stores"
         if is_store(node) and not _is_apart(node, var, inner):
-            if own and held(node) not in block.params:
+            is_carried = held(node) in block.params
+            if loop.attrs.get("overlap") if is_carried else own:
                 continue
             is_only = [s for s in stores if held(s) is held(node)] == [node]
-            if is_only and (_is_same(node, loop) or _is_repeated(node, loop)):
+            if is_only and _is_same(node, loop):
                 continue
             return f"two iterations of the loop over {name} may store to one element"
     return ""
@@ -105,45 +105,6 @@ def _is_same(store: Node, loop: Node) -> bool:
     carried = {v for n in block.all_nodes if is_loop(n) for v in n.blocks[0].params[1:]}
     varying = {*block.params, *carried}
     return all(varying.isdisjoint(a.vars) for a in store.args[1:])
-
-
-def _is_repeated(store: Node, loop: Node) -> bool:
-    """True if iterations that store to one element store the same value there.
-
-    They do in blocks that overlap, as `split` makes them: all that depends on the block and on the
-    place in it depends on their sum, which is the iteration of the loop before it was split.
-    """
-    block = loop.blocks[0]
-    var, nodes = block.params[0], block.all_nodes
-    loops = [n.blocks[0] for n in nodes if is_loop(n)]
-    inner = {b.params[0] for b in loops}
-    for place in nodes:
-        size = _overlapping(place, inner)
-        if not size or var not in place.vars:
-            continue
-        at = place.args[1]
-        parts = {n for n in topological([place]) if n is not place and {var, at} & n.vars}
-        users = (n for n in nodes if n is not place and n not in parts)
-        held = [v for b in loops if b.params[0] is at for v in b.params[1:]]
-        if not all(map(is_memory, held)) or any(not parts.isdisjoint(n.args) for n in users):
-            continue
-        whole = Node("var", (), {"name": str(at.attrs["name"]), "extent": size}, at.type)
-        done = remade(access_parts(store)[0], {place: whole})
-        again = store.rebuilt([done.get(a, a) for a in store.args])
-        if _is_apart(again, whole, inner - {at}):
-            return True
-    return False
-
-
-def _overlapping(place: Node, inner: Collection[Node]) -> int:
-    """Recognizes an index into an axis that is split into blocks, the last of which starts early:
-    `min(begin, last) + v`, where v counts the elements of a block. Returns the extent of the axis;
-    0 for other nodes.
-    """
-    if place.op != "add" or place.args[1] not in inner or place.args[0].op != "min":
-        return 0
-    last = place.args[0].args[1]
-    return int(number(last)) + int(place.args[1].attrs["extent"]) if is_number(last) else 0
 
 
 def _extents(access: Node) -> list[Dim]:

@@ -50,4 +50,4 @@ class Fuse(LoopStep, name="fuse"):
             body.params[0]: make("rem", (var, size)),
         }
         whole = Block((var, *body.params[1:]), edit.values(body.results, known))
-        return make("loop", starts_of(loop), serial_like(inner), (whole,))
+        return make("loop", starts_of(loop), serial_like(loop, inner), (whole,))

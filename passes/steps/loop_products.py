@@ -4,12 +4,16 @@ loop(...) {(%i < 8, %o)                           rows, if the loop only stores 
   %s = loop(0.0) {(%k < 64, %acc : f32<32>)       the reduction: one loop or several
     add(%acc, mul(load(%p0, %i, %k), load(%p1, %k, 0) : f32<32>))
   store(%o, %s, %i, 0)
+
+One `dot` of two blocks of memory computes the same:
+
+%s = dot(load(%p0, 0, 0) : f32<8x64>, load(%p1, 0, 0) : f32<64x32>) {rule="m k, k n -> m n"}
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stack.ir.builder import make
 from stack.ir.equivalence import once_in
@@ -28,25 +32,26 @@ from stack.ir.traits import (
     unconverted,
 )
 from stack.ir.types import holds_all
-from stack.passes.steps.access import positions
-from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along
+from stack.passes.steps.access import positions, tile_type
+from stack.passes.steps.block_reads import BlockRead, ReadAxis, axis_along
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loops import is_constant, is_serial
+from stack.passes.steps.panels import BlockProduct, read_by
 from stack.passes.tiling.frame import static
 
 
 @dataclass(frozen=True)
 class LoopProduct:
-    """A matmul that loops of a kernel compute, and the `dot` that can replace them.
+    """A matmul that loops of a kernel compute, and the `dot` of blocks that can replace them.
 
     Attributes:
         loop: the loop that a `dot` replaces: over rows that are stored, or over a reduction axis.
-        dot: the product.
+        blocks: the product. Its operands are converted to the type of the sums.
         places: the index of the store in the loop over rows; none without that loop.
     """
 
     loop: Node
-    dot: BlockDot
+    blocks: BlockProduct
     places: tuple[ReadAxis, ...] = ()
 
     def replaced(self, is_narrow: bool) -> Node:
@@ -54,11 +59,13 @@ class LoopProduct:
 
         `is_narrow`: whether an instruction multiplies operands as they are in memory.
         """
-        made = self.dot.built(is_narrow)
+        made = self.blocks.dot
+        if is_narrow:
+            made = made.rebuilt([unconverted(a) for a in made.args])
         if not self.places:
             return made
         start = self.loop.args[0]
-        rows, lanes = self.dot.shape
+        rows, lanes = map(static, made.shape)
         first = next(i for i, place in enumerate(self.places) if place.over)
         shape = (rows, *[1] * (len(self.places) - first - 2), lanes)
         made = converted(reshaped(made, shape), start.dtype)
@@ -79,24 +86,20 @@ def product_at(whole: Block, loop: Node) -> LoopProduct | None:
     if dot is None:
         return None
     inputs = whole.params[: -len(whole.results)]
-    memories = [operand.memory for operand in dot.operands]
+    memories = [read_by(operand).args[0] for operand in dot.args]
     if any(m not in inputs and m.tensor.space != "local" for m in memories):
         return None
-    return LoopProduct(loop, dot, places)
+    return LoopProduct(loop, BlockProduct(dot), places)
 
 
 @once_in
-def _stored_product(rows: Block) -> tuple[BlockDot, tuple[ReadAxis, ...]] | None:
-    """Returns the matmul whose results a loop over rows stores, and the index of the store; None if
+def _stored_product(rows: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
+    """Returns the `dot` whose results a loop over rows stores, and the index of the store; None if
     a loop with this body does something else.
     """
     found = _stored_rows(rows)
-    row = rows.params[0]
-    dot = _dot(found[0], row) if found is not None else None
-    if found is None or dot is None:
-        return None
-    first, second = dot.operands
-    return (dot if row in first.over else replace(dot, operands=(second, first))), found[1]
+    dot = _dot(found[0], rows.params[0]) if found is not None else None
+    return None if found is None or dot is None else (dot, found[1])
 
 
 def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
@@ -120,29 +123,41 @@ def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     return (sums, known) if is_block else None
 
 
-def _dot(loop: Node, row: Node | None) -> BlockDot | None:
-    """Recognizes the matmul whose products a loop over a reduction axis adds up; None if the loop
-    computes something else. `row`: the variable of the loop over rows around it, if there is one.
+def _dot(loop: Node, row: Node | None) -> Node | None:
+    """Builds the `dot` of blocks whose products a loop over a reduction axis adds up; None if the
+    loop computes something else. `row`: the variable of the loop over rows around it, if there is
+    one. The operand with the rows comes first.
     """
     depth, product = _summed(loop)
     if product is None:
         return None
     (lanes,) = map(static, product.shape)
     lane = positions(depth[0].dtype, lanes)
-    variables = [*([row] if row is not None else []), lane, *depth]
-    first, second = (_operand(f, variables, depth, lane) for f in product.args)
+    result = {lane: "n"} if row is None else {row: "m", lane: "n"}
+    names = {**result, **{v: f"k{i or ''}" for i, v in enumerate(depth)}}
+    first, second = (_read(factor, names, depth, lane) for factor in product.args)
     if first is None or second is None:
         return None
+    if row in second.over:
+        first, second = second, first
     both = first.over & second.over
-    if both - {lane} != {*depth} or first.over | second.over != {*variables}:
+    if both - {lane} != {*depth} or first.over | second.over != {*names}:
         return None
-    rows = [o for o in (first, second) if row in o.over]
-    if lane in both and not (rows and lane in rows[0].axes[-1].over):
+    if lane in both and not (row in first.over and lane in first.axes[-1].over):
         return None  # a product for each lane: lanes of the operand with the rows are contiguous
-    if lane not in both and rows and lane in rows[0].over:
+    if lane not in both and row in first.over and lane in first.over:
         return None  # no axis of its own: the other operand is a number for each step of the sum
-    sizes = {v: lanes if v is lane else static(v.attrs["extent"]) for v in variables}
-    return BlockDot((first, second), row, lane, tuple(depth), sizes, product.dtype)
+    sizes = {v: lanes if v is lane else static(v.attrs["extent"]) for v in names}
+    blocks: list[Node] = []
+    sides: list[str] = []
+    for read, unit in ((first, "a"), (second, "b")):
+        block, over = read.loaded(sizes)
+        blocks.append(converted(block, product.dtype))
+        own = [names[v] if v is not None else f"{unit}{i}" for i, v in enumerate(over)]
+        sides.append(" ".join(own))
+    rule = f"{', '.join(sides)} -> {' '.join(result.values())}"
+    hint = tile_type(product.dtype, [sizes[v] for v in result])
+    return make("dot", blocks, {"rule": rule}, hint=hint)
 
 
 def _summed(loop: Node) -> tuple[list[Node], Node | None]:
@@ -166,12 +181,12 @@ def _summed(loop: Node) -> tuple[list[Node], Node | None]:
     return depth, part if is_product else None
 
 
-def _operand(
+def _read(
     factor: Node,
     variables: Collection[Node],
     depth: Collection[Node],
     lane: Node,
-) -> Operand | None:
+) -> BlockRead | None:
     """Returns the block of memory that a factor of a product is loaded from, over all values of the
     loop variables; None if it is not such a load.
     """
@@ -188,4 +203,4 @@ def _operand(
     axes = [axis_along(place, variables, depth) for place in index]
     known = tuple(axis for axis in axes if axis is not None)
     is_block = len(known) == len(axes) and any(axis.over for axis in known)
-    return Operand(value.args[0], known) if is_block else None
+    return BlockRead(value.args[0], known) if is_block else None

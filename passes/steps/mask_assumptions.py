@@ -10,7 +10,7 @@ The values of a loop body are visited once, with the bounds that a hidden elemen
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.algebra import KIND_OF
@@ -31,7 +31,7 @@ from stack.ir.traits import (
 )
 from stack.passes.positions.visibility import follow
 from stack.passes.steps.online import State, states_of, total_of
-from stack.passes.steps.online_masks import hidden_value
+from stack.passes.steps.online_masks import HidingMask, hidden_value
 
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
 UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
@@ -43,20 +43,20 @@ class MaskAssumptions:
     in them act like -inf.
 
     Attributes:
-        masks: selections of a large negative number, with the operand that is the number.
+        masks: selections of a large negative number, which hidden elements get.
         floors: states that are maxima, each with the number that it has to be above.
     """
 
-    masks: Mapping[Node, int]
+    masks: Sequence[HidingMask]
     floors: Mapping[Node, float]
 
     def replaced(self) -> dict[Node, Node]:
         """Returns the masks with -inf in place of the large negative number."""
         found: dict[Node, Node] = {}
-        for mask, side in self.masks.items():
-            lowest = constant(-math.inf, mask.dtype)
-            args = [lowest if i == side else a for i, a in enumerate(mask.args)]
-            found[mask] = make("select", args, hint=mask.type)
+        for select, shown in self.masks:
+            lowest = constant(-math.inf, select.dtype)
+            args = [a if i in (0, shown) else lowest for i, a in enumerate(select.args)]
+            found[select] = make("select", args, hint=select.type)
         return found
 
 
@@ -66,13 +66,13 @@ def assumed(block: Block) -> MaskAssumptions | None:
     like -inf; None if no such mask hides elements from all states.
     """
     states = states_of(block)
-    masks: dict[Node, int] = {}
+    masks: list[HidingMask] = []
     floors: dict[Node, float] = {}
     for select in block.all_nodes if states else ():
         side = _filled(select)
         found = _maxima(block, select, _number(select.args[side])) if side else {}
         if found:
-            masks[select] = side
+            masks.append(HidingMask(select, shown=3 - side))
             for state, level in found.items():
                 floors[state] = max(level / 2, floors.get(state, -math.inf))
     return MaskAssumptions(masks, floors) if masks else None

@@ -25,11 +25,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.node import Node
-from stack.passes.steps.block_dot import BlockDot
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import product_at
 from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.panels import BlockProduct
 from stack.passes.steps.step import LoopStep
+from stack.passes.tiling.contraction import operand_names
 from stack.target import Cpu, Target
 
 
@@ -51,18 +52,17 @@ class Microkernel(LoopStep, name="microkernel", only=Cpu):
         if not any(found):
             yield f"no loop over {self.axis} only stores sums of products, in vectors"
         for product in found if self.instruction else ():
-            yield self._why_no_instruction(product.dot, target) if product is not None else ""
+            yield self._why_no_instruction(product.blocks, target) if product is not None else ""
 
-    def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:
-        first, _ = dot.operands
-        if not first.axes[-1].over or first.axes[-1].over[0] not in dot.depth:
+    def _why_no_instruction(self, product: BlockProduct, target: Target | None) -> str:
+        if operand_names(product.dot, 0)[-1] not in product.depth:
             return "rows are not contiguous along the reduction axis"
         if not isinstance(target, Cpu):
             return ""
-        known = target.mmas((*dot.types, dot.dtype.name))
-        if any(m.name == self.instruction and m.divides(*dot.tile) for m in known):
+        known = target.mmas(product.types)
+        if any(m.name == self.instruction and m.divides(*product.tile) for m in known):
             return ""
-        shape, types = " x ".join(map(str, dot.tile)), " and ".join(dot.types)
+        shape, types = " x ".join(map(str, product.tile)), " and ".join(product.types[:2])
         return f"{target.name} has no {self.instruction} for {shape} products of {types}"
 
     def change(self, edit: Edit, loop: Node) -> Node:

@@ -98,8 +98,15 @@ def is_associative(loop: Node) -> bool:
 
 
 def serial_like(*loops: Node) -> dict[str, object]:
-    """Returns the attributes of a serial loop that replaces others, `online` if one is."""
-    return {"kind": "serial", **({"online": True} if any(map(is_online, loops)) else {})}
+    """Returns the attributes of a serial loop that replaces others: `online` if one is, `overlap`
+    if all do.
+    """
+    attrs: dict[str, object] = {"kind": "serial"}
+    if any(map(is_online, loops)):
+        attrs["online"] = True
+    if all(loop.attrs.get("overlap") for loop in loops):
+        attrs["overlap"] = True
+    return attrs
 
 
 def in_order(loop: Node, updates: Mapping[Node, Node]) -> Node:

@@ -169,9 +169,8 @@ def _copy(edit: Edit, product: BlockProduct) -> Node:
 def _packed(product: BlockProduct) -> Node:
     """Builds the panel of a product in packed order: reduction axes, then columns, then groups."""
     value, lane = unconverted(product.panel), product.lane
-    sizes = dict(zip(product.panel_names, map(static, value.shape), strict=True))
     order = [*product.contracted, lane]
-    sizes = {n: size for n, size in sizes.items() if n in order}
+    sizes = {n: size for n, size in product.sizes.items() if n in order}
     if product.group > 1:
         *_, last, _ = order
         order.append(PAIR)

@@ -29,7 +29,19 @@ class BlockProduct:
     """
 
     dot: Node
-    around: tuple[Node, ...]
+    around: tuple[Node, ...] = ()
+
+    @property
+    def types(self) -> tuple[str, str, str]:
+        """The element types that the operands have in memory, and that of the sums."""
+        first, second = (unconverted(operand).dtype.name for operand in self.dot.args)
+        return first, second, self.dot.dtype.name
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows, columns, and the extent of the last reduction axis of the operand with the rows."""
+        rows, lanes = (1, *map(static, self.dot.shape))[-2:]
+        return rows, lanes, self.sizes[self.depth[-1]]
 
     @property
     def lane(self) -> str:
@@ -61,11 +73,19 @@ class BlockProduct:
         return operand_names(self.dot, self.side)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The extents of the axes of the panel."""
+        return dict(zip(self.panel_names, map(static, self.panel.shape), strict=True))
+
+    @property
+    def depth(self) -> list[str]:
+        """The contracted axes, in the order of the rows."""
+        return [n for n in self.row_names if n in self.panel_names and n != self.lane]
+
+    @property
     def contracted(self) -> list[str]:
         """The contracted axes of more than one element, in the order of the rows."""
-        sizes = dict(zip(self.panel_names, self.panel.shape, strict=True))
-        found = [n for n in self.row_names if n in sizes and n != self.lane]
-        return [n for n in found if sizes[n] != 1] or found[-1:]
+        return [n for n in self.depth if self.sizes[n] != 1] or self.depth[-1:]
 
     @property
     def group(self) -> int:
@@ -103,7 +123,7 @@ class BlockProduct:
     @property
     def start(self) -> Node:
         """An index of the panel in memory: other indices have its type."""
-        return _read_by(self.panel).args[1]
+        return read_by(self.panel).args[1]
 
     def corner(self, rank: int) -> list[Node]:
         """Returns the index of the first element of an array with `rank` axes."""
@@ -139,13 +159,13 @@ def names_of_memory(kernel: Node) -> Callable[[Node], str]:
     held = memory_of(kernel.blocks[0])
 
     def name(block: Node) -> str:
-        load = _read_by(block)
+        load = read_by(block)
         return str(held(load.args[0]).attrs.get("name", "")) if is_load(load) else ""
 
     return name
 
 
-def _read_by(block: Node) -> Node:
+def read_by(block: Node) -> Node:
     """Returns what is behind the conversions and windows of a block: its load."""
     load = unconverted(block)
     return load.args[0] if in_windows(load) else load
@@ -164,7 +184,7 @@ def plus(b: Builder, x: Node, y: Node) -> Node:
 
 def is_sliced(block: Node) -> bool:
     """True if a block is one that `part` can slice: loaded without a mask, maybe in windows."""
-    load = _read_by(block)
+    load = read_by(block)
     return is_load(load) and access_parts(load)[1] is None
 
 

@@ -30,7 +30,7 @@ from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
 from stack.passes.steps.loops import held_like, inner_loop, loops_along, why_no_nest
-from stack.passes.steps.online import is_online, states_of
+from stack.passes.steps.online import is_online, serial_like, states_of
 from stack.passes.steps.step import LoopStep
 from stack.target import Target
 
@@ -58,9 +58,9 @@ class Reorder(LoopStep, name="reorder"):
             return _merged(edit, loop, inner)
         body = inner.blocks[0]
         turned = Block((block.params[0], *body.params[1:]), body.results)
-        within = make("loop", block.params[1:], {"kind": "serial"}, (turned,))
+        within = make("loop", block.params[1:], serial_like(loop), (turned,))
         whole = Block((body.params[0], *block.params[1:]), results_of(within))
-        return make("loop", starts_of(loop), {"kind": "serial"}, (whole,))
+        return make("loop", starts_of(loop), serial_like(inner), (whole,))
 
 
 def _merged(edit: Edit, loop: Node, inner: Node) -> Node:

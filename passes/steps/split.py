@@ -11,7 +11,8 @@ If the block size does not divide the extent, `tail` selects the treatment of th
 - `front`: like `mask`, but the first block is the partial one. If a loop runs backwards through
   memory, blocks then start at multiples of the block size, so that wide loads are aligned;
 - `peel`: the remaining iterations become a loop of their own;
-- `overlap`: the last block starts early enough to be whole, and repeats some iterations.
+- `overlap`: the last block starts early enough to be whole, and repeats some iterations. The loop
+  over blocks gets the attribute `overlap`.
 
 If the block is not smaller than the extent, only the inner loop remains. Legal for a serial loop
 and a block size of at least 1. `overlap` needs iterations that may be repeated: each stores to its
@@ -143,6 +144,8 @@ class Split(LoopStep, name="split"):
             return make("loop", start, attrs, (body,))
         around = held_like(held, edit.names)
         made = make("loop", around, attrs, (body,))
+        if masked and self.tail == "overlap":
+            attrs = {**attrs, "overlap": True}
         return make("loop", start, attrs, (Block((outer, *around), results_of(made)),))
 
 

@@ -166,7 +166,7 @@ class StageMem(Step, name="stage_mem", only=Cpu):
     def _is_own(self, kernel: Node) -> Callable[[Node], bool]:
         """Returns a predicate: whether a value is a version of the memory of the step."""
         held = memory_of(kernel.blocks[0])
-        return lambda memory: str(held(memory).attrs["name"]) == self.memory
+        return lambda value: held(value).attrs.get("name") == self.memory
 
     def apply(self, kernel: Node) -> Node:
         edit, is_own = Edit(kernel), self._is_own(kernel)
@@ -180,7 +180,7 @@ class StageMem(Step, name="stage_mem", only=Cpu):
                 known = _from_copies(edit, block, reads, copies, dtype)
                 loop = loop.rebuilt(blocks=[edit.body(block, known)])
             stored = _store(loop, is_own)
-            return _with_copy(edit, loop, stored) if stored else results_of(loop)
+            return _with_copy(edit, loop, stored, is_own) if stored else results_of(loop)
 
         return edit.change_loops(self.axis, change)
 
@@ -194,15 +194,14 @@ def _reads(loop: Node, is_own: Callable[[Node], bool]) -> dict[Node, StridedAcce
 
 def _store(loop: Node, is_own: Callable[[Node], bool]) -> StridedAccess | None:
     """Returns the only store of a loop to the memory, if it can be staged; else None."""
-    stores = [n for n in loop.blocks[0].all_nodes if is_store(n) and is_own(n.args[0])]
-    found = _strided(loop, stores[0]) if len(stores) == 1 else None
-    if found is None or not any(_leads_to(r, stores[0]) for r in loop.blocks[0].results):
+    nodes = loop.blocks[0].all_nodes
+    found = [n for n in nodes if (is_load(n) or is_store(n)) and is_own(n.args[0])]
+    if len(found) != 1 or not is_store(found[0]):
         return None
-    if any(is_load(n) and is_own(n.args[0]) for n in loop.blocks[0].all_nodes):
-        return None
-    # every enclosing loop must run all of its iterations: the copy covers the whole block
-    ways = (n for n in loop.blocks[0].all_nodes if is_loop(n) and n.attrs.get("limited"))
-    return None if any(stores[0] in way.blocks[0].all_nodes for way in ways) else found
+    # the copy covers the whole block: all loops that carry the memory store to all of it
+    ways = (n for n in nodes if is_loop(n) and any(map(is_own, starts_of(n))))
+    is_whole = all(found[0] in n.blocks[0].all_nodes and not n.attrs.get("limited") for n in ways)
+    return _strided(loop, found[0]) if is_whole else None
 
 
 def strided_accesses(kernel: Node, axis: str) -> dict[str, StridedAccess]:
@@ -290,13 +289,15 @@ def _copy(edit: Edit, access: StridedAccess, dtype: DType) -> Node:
     return make("store", (memory, converted(block, dtype), zero, zero))
 
 
-def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
+def _with_copy(
+    edit: Edit, loop: Node, access: StridedAccess, is_own: Callable[[Node], bool]
+) -> list[Node]:
     """Builds a loop that stores to local memory, and the copy from there to the memory after it.
     Returns the replacements of the loop's results.
     """
     own = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(access.dtype))
-    made, place = _into(edit, loop, access, own)
-    results = list(results_of(made))
+    place = next(i for i, start in enumerate(starts_of(loop)) if is_own(start))
+    results = list(results_of(_into(edit, loop, access, own, is_own)))
     zero = constant(0, access.line.dtype)
     lines = make("load", (results[place], zero, zero), hint=tile_type(access.dtype, access.shape))
     block = make("transpose", (lines,), {"perm": (1, 0)}) if access.is_transposed else lines
@@ -307,35 +308,21 @@ def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
     return results
 
 
-def _into(edit: Edit, loop: Node, access: StridedAccess, own: Node) -> tuple[Node, int]:
-    """Rebuilds a loop so that it stores to local memory `own`. Returns the loop, and the position
-    of that memory among its results.
+def _into(
+    edit: Edit, loop: Node, access: StridedAccess, own: Node, is_own: Callable[[Node], bool]
+) -> Node:
+    """Rebuilds a loop so that it stores to local memory `own`, in place of the memory that `is_own`
+    recognizes.
     """
-    block = loop.blocks[0]
-    var, *held = block.params
-    for place, (variable, result) in enumerate(zip(held, block.results, strict=True)):
-        if not _leads_to(result, access.node):
-            continue
-        inner = result.args[0] if is_item(result) else result
-        new = Node("var", (), {"name": edit.names.own("keep")}, own.type)
-        known: dict[Node, Node] = {}
-        if inner is access.node:
-            known[result] = make("store", (new, inner.args[1], *access.place))
-        else:
-            made, _ = _into(edit, inner, access, new)
-            known.update(zip(results_of(inner), results_of(made), strict=True))
-        inside = edit.body(block, known, (var, *(new if h is variable else h for h in held)))
-        starts = [own if h is variable else s for h, s in zip(held, starts_of(loop), strict=True)]
-        return make("loop", starts, loop.attrs, (inside,)), place
-    raise AssertionError("the store is in the loop")
-
-
-def _leads_to(result: Node, store: Node) -> bool:
-    """True if `result`, the last version of a memory, comes from `store`: it is the store, or the
-    result of loops whose last version it is."""
-    while result is not store:
-        loop = result.args[0] if is_item(result) else result
-        if not is_loop(loop):
-            return False
-        result = loop.blocks[0].results[int(result.attrs["index"]) if is_item(result) else 0]
-    return True
+    block, starts = loop.blocks[0], list(starts_of(loop))
+    place = next(i for i, start in enumerate(starts) if is_own(start))
+    params, result = list(block.params), block.results[place]
+    new = Node("var", (), {"name": edit.names.own("keep")}, own.type)
+    starts[place], params[place + 1] = own, new
+    inner = result.args[0] if is_item(result) else result
+    if inner is access.node:
+        known = {result: make("store", (new, inner.args[1], *access.place))}
+    else:
+        made = _into(edit, inner, access, new, is_own)
+        known = dict(zip(results_of(inner), results_of(made), strict=True))
+    return make("loop", starts, loop.attrs, (edit.body(block, known, params),))

@@ -324,11 +324,11 @@ define(
         " a time; `staged` loads tiles through shared memory; with `group`, two nested grid loops"
         " run tile by tile: all inner iterations for that many outer ones. `online`: iterations"
         " rescale the carried values before they add to them, associatively, so any iterations may"
-        " be combined",
+        " be combined. `overlap`: iterations that store to one element store the same value",
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind: str", "limited?", "ahead?", "staged?", "group?", "online?"),
+        attrs=("kind: str", "limited?", "ahead?", "staged?", "group?", "online?", "overlap?"),
         levels=KERNEL_LEVELS,
         closed=False,
     )

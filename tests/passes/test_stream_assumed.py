@@ -183,4 +183,4 @@ def test_what_is_assumed_is_told() -> None:
     func, _ = streamed(prepared(stack.trace(masked(LIMITS["lower"], -1e9), *zeros)))
     found = assumed_in(streams(func)[0])
     assert found is not None and [*found.floors.values()] == [-5e8]
-    assert [side for side in found.masks.values()] == [1]
+    assert [mask.shown for mask in found.masks] == [2]

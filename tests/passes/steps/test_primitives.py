@@ -236,7 +236,7 @@ return %loop
 """,
         """
 %loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
-  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j.0 < 2: i32, %o0_3: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial", overlap=true} : f32[3, 5] {(%j.0 < 2: i32, %o0_3: f32[3, 5])
     %mul = mul(%j.0, 4:i32) : i32[]
     %min = min(%mul, 1:i32) : i32[]
     %loop_2 = loop(%o0_3) {kind="serial"} : f32[3, 5] {(%j.1 < 4: i32, %o0_2: f32[3, 5])
@@ -951,11 +951,11 @@ REFUSED = {
         1,
         "the loop over r reads what it stores: its iterations cannot be repeated",
     ),
-    "vectors that overlap": (
+    "rows and blocks that overlap": (
         NEG,
-        "bind i grid; split j 4 tail=overlap; vectorize j.1; bind j.0 grid",
-        4,
-        "two iterations of the loop over j.0 may store to one element",
+        "split j 4 tail=overlap; fuse i j.0; bind i grid",
+        3,
+        "two iterations of the loop over i may store to one element",
     ),
     "no local memory": (PRODUCT, "fission i k", 1, "fission is for CPUs"),
     "no panels": (PRODUCT, "microkernel i", 1, "microkernel is for CPUs"),
@@ -1104,6 +1104,12 @@ def test_blocks_that_overlap_are_independent(to: str) -> None:
     made = run_steps(kernel, parse_steps(f"{steps}; bind j.0 {to}"))
     arrays = random_inputs(around(kernel))
     assert not wrong(made, arrays, results(around(kernel), arrays), 1e-6)
+
+
+def test_blocks_of_vectors_that_overlap_are_independent() -> None:
+    steps = parse_steps("split j 4 tail=overlap; vectorize j.1; bind i grid; bind j.0 grid")
+    outer = run_steps(emit(fused(NEG)), steps).blocks[0].results[0]
+    assert outer.blocks[0].results[0].attrs == {"kind": "grid", "overlap": True}
 
 
 NOT_KEPT = {

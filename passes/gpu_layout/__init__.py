@@ -35,7 +35,7 @@ First, layouts are chosen, and nothing is built. Arrows point to what an object 
 Then `Lowering` (`lower`) dispatches each node to one of these, which build its threads:
 
     ThreadBuilder  indices, broadcasts, elementwise ops in any layout
-    SharedMemory   tiles that threads exchange, to change layouts and shapes -> ThreadBuilder
+    SharedMemory   tiles that threads exchange, to convert layouts -> ThreadBuilder
     Values         what was built for each node, in which layouts, or as an operand of a matmul in
                    shared memory -> SharedMemory, DimClasses, Layouts
     GlobalMemory   loads, stores and asynchronous copies -> Values, SharedMemory, Contiguity

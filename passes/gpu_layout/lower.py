@@ -115,8 +115,7 @@ class Lowering:
             value = self.values.in_own_layout(node.args[0])
             return self.shared.converted(self.reductions.reduce(node, value), layout)
         if is_alias(node) and kept_dims(node.args[0].tensor, node.tensor) is None:
-            value = self.values.in_own_layout(node.args[0])
-            return self.shared.reshaped(value, node, layout)
+            raise CannotDistribute(f"a reshape of {node.args[0].type} to {node.type}")
         if node in self.instructions.accumulations:
             matmul = self.instructions.accumulations[node]
             start = next(a for a in node.args if a is not matmul)

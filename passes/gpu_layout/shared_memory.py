@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.gpu_layout.builder import ThreadBuilder
-from stack.passes.gpu_layout.contiguity import sizes_of, strides_of
+from stack.passes.gpu_layout.contiguity import sizes_of
 from stack.passes.gpu_layout.instruction_layouts import swizzle_of
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 
@@ -57,19 +56,6 @@ class SharedMemory:
     def converted(self, value: ThreadValue, layout: Layout) -> ThreadValue:
         """Converts a tile to another layout: stores it in the old one, loads it in the new one."""
         return value if value.layout == layout else self.loaded(self.stored(value), layout)
-
-    def reshaped(self, value: ThreadValue, node: Node, layout: Layout) -> ThreadValue:
-        """Builds the reshape `node` of a tile: stores it in row-major order, loads it again."""
-        size = prod(sizes_of(node.tensor))
-        memory = self.alloc(value.dtype, size, inside=[value.node])
-        source = self._row_major(value.layout, node.args[0].tensor)
-        memory = self.write(memory, value, [source])
-        return self.read(memory, [self._row_major(layout, node.tensor)], layout)
-
-    def _row_major(self, layout: Layout, tile: TensorType) -> ThreadValue:
-        """Builds the row-major index of each element of a tile."""
-        indices = self.tiles.indices(layout)
-        return self.tiles.sum(map(self.tiles.scaled, indices, strides_of(tile)))
 
     def stored(self, value: ThreadValue, is_swizzled: bool = False) -> Node:
         """Stores a tile in new shared memory, padded or swizzled. Returns the memory."""

@@ -26,6 +26,8 @@ class StreamShape:
         along: the streamed axis, if a result has it; else "".
         extents: the extent of each axis.
         states: the index of each state.
+        column: the only axis of columns; "" if no state has columns.
+        wide: the states that have the columns.
     """
 
     row: str
@@ -33,6 +35,8 @@ class StreamShape:
     along: str
     extents: Mapping[str, int]
     states: Mapping[Node, Index]
+    column: str
+    wide: Sequence[Node]
 
     @property
     def is_split(self) -> bool:
@@ -50,19 +54,9 @@ class StreamShape:
         return prod(n for m, n in self.extents.items() if m != self.row and m not in self.lanes)
 
     @property
-    def column(self) -> str:
-        """The only axis of columns; "" if no state has columns."""
-        return next((n for n in self.lanes if self.extents[n] > 1), "")
-
-    @property
     def columns(self) -> int:
         """Extent of the axis of the columns."""
         return self.extents.get(self.column, 1)
-
-    @property
-    def wide(self) -> list[Node]:
-        """The states that have the columns."""
-        return [s for s, place in self.states.items() if self.column in map(str, place)]
 
 
 def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
@@ -75,7 +69,9 @@ def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
     iter_vars = [m for m in extents if m not in lanes]
     row = _row(where.states, iter_vars, extents) if has_dot else ""
     along = (str(m) for m in where.iter_vars if extents[str(m)] > 1 and not symbols(m) & kept)
-    return StreamShape(row, lanes, next(along, ""), extents, where.states)
+    column = next((n for n in lanes if extents[n] > 1), "")
+    wide = [s for s, place in where.states.items() if column in map(str, place)]
+    return StreamShape(row, lanes, next(along, ""), extents, where.states, column, wide)
 
 
 def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mapping[str, int]) -> str:

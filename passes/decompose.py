@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted, filled, reshaped
+from stack.ir.forms import converted, filled, reshaped, spread_along
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -29,7 +29,7 @@ from stack.ir.traits import converts
 from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES, windows_apart
 from stack.passes.rules.diagonal_dot import diagonal_operand
-from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
+from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.rules.updates import sums_of_few_rows
 from stack.passes.tiling.frame import wide
@@ -122,7 +122,7 @@ def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
     inputs, output = dot_axes(node)
     if node.dtype != node.args[0].dtype or any(n not in output for o in inputs for n in o):
         return None
-    sides = [_spread(a, names, output, node) for a, names in zip(node.args, inputs)]
+    sides = [spread_along(a, names, output, node.shape) for a, names in zip(node.args, inputs)]
     return make("mul", sides)
 
 
@@ -165,15 +165,6 @@ def short_integers(node: Node, op: Builder, scope: Scope) -> Node | None:
     if kind.kind != node.dtype.kind or kind.bits > node.dtype.bits:
         return None
     return make("dot", short, node.attrs, hint=node.type)
-
-
-def _spread(x: Node, names: Axes, output: Axes, like: Node) -> Node:
-    order = sorted(range(len(names)), key=lambda i: output.index(names[i]))
-    axes = tuple(output.index(names[i]) for i in order)
-    x = transposed(x, order)
-    if len(names) == len(output):
-        return x
-    return make("broadcast", (x,), {"axes": axes}, hint=like.type)
 
 
 @on("scatter")

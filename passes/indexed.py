@@ -18,12 +18,13 @@ from stack.ir import ops
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim
+from stack.ir.forms import spread_along
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluated
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, spread, writes_by_data
 from stack.passes.control import BlockPass
-from stack.passes.rules.indexing import gathered_operand, spread_along
+from stack.passes.rules.indexing import gathered_operand
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.splat import splat
@@ -95,7 +96,7 @@ def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
         axes = spread(arg)
         if axes is None or not indexed.isdisjoint(axes):
             return None
-        return spread_along(arg.args[0], [own[i] for i in axes], names, node)
+        return spread_along(arg.args[0], [own[i] for i in axes], names, node.shape)
 
     return gathered_operand(node, same)
 

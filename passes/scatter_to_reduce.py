@@ -17,7 +17,7 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
-from stack.ir.forms import filled, padded
+from stack.ir.forms import filled, padded, spread_along
 from stack.ir.func import Func
 from stack.ir.integers import INT32
 from stack.ir.node import Node
@@ -126,10 +126,11 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     total = _reduced(read, [place if n == unit else n for n in own], result, kind)
     for bound, inside in ((line.low, "gt"), (line.high, "lt")):
         if bound is not None:
-            is_met = _spread(_compared("eq", indices[0], bound + first), index, own, updates)
+            is_met = _compared("eq", indices[0], bound + first)
+            is_met = spread_along(is_met, index, own, updates.shape)
             met = make("select", (is_met, updates, filled(fill, updates)))
             ended = _reduced(met, own, result, kind)
-            ended = _spread(ended, [n for n in result if n != place], result, total)
+            ended = spread_along(ended, [n for n in result if n != place], result, total.shape)
             type_ = TensorType(I32, total.shape)
             places = make("iota", (), {"axis": result.index(place)}, hint=type_)
             total = make("select", (_compared(inside, places, bound), total, filled(fill, total)))
@@ -151,15 +152,6 @@ def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str
     kept = [n for n in names if n in result]
     order = tuple(kept.index(n) for n in result if n in kept)
     return make("transpose", (total,), {"perm": order})
-
-
-def _spread(value: Node, names: Sequence[str], wanted: Sequence[str], like: Node) -> Node:
-    """Broadcasts a value with axes `names`, in any order, to the axes `wanted` and the shape of
-    `like`."""
-    order = sorted(range(len(names)), key=lambda i: wanted.index(names[i]))
-    value = make("transpose", (value,), {"perm": tuple(order)})
-    axes = tuple(wanted.index(names[i]) for i in order)
-    return make("broadcast", (value,), {"axes": axes}, hint=value.tensor.with_shape(like.shape))
 
 
 def _compared(op: str, value: Node, bound: int) -> Node:

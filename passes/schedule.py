@@ -16,9 +16,9 @@ from stack.passes.control import changed_bodies
 from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.policies.lowerings import policy_of, taken_steps
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import alone, is_bare
+from stack.passes.tiling.single_ops import group_of, is_bare
 from stack.rewrite.engine import replace
-from stack.rewrite.log import Lines, Log
+from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import (
     PART,
@@ -109,7 +109,7 @@ class _Writer:
             text = self._written(node, name, lines) if self.log.schedules else ""
             if text:
                 if self.log.spend("schedule", lines):
-                    changed[node] = with_schedules(_group(node, lines), [text])
+                    changed[node] = with_schedules(group_of(node, lines), [text])
                 continue
             try:
                 policy = self._policy(node)
@@ -126,7 +126,7 @@ class _Writer:
             self.log.choices.append(ScheduleChoice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
-                changed[node] = with_schedules(_group(node, lines), found)
+                changed[node] = with_schedules(group_of(node, lines), found)
         return replace(block, changed)
 
     def _policy(self, node: Node) -> Policy | None:
@@ -178,7 +178,7 @@ class _Writer:
             raise UsageError(f"%{name}: {self.loops} takes no lists of steps")
         target = (as_cpu if self.loops == "cpu" else as_gpu)(self.log.target)
         try:
-            steps = taken_steps(_group(node), text, target, is_pattern(entry))
+            steps = taken_steps(group_of(node), text, target, is_pattern(entry))
         except UsageError as error:
             raise UsageError(f"%{name}: {error}") from error
         made = "; ".join(map(str, steps))
@@ -196,7 +196,7 @@ class _Writer:
                 for i, (schedule, prediction) in enumerate(expected)
                 if i < most or schedule.instead == UNFUSED
             ]
-            (dot, *_) = (n for n in _group(node).blocks[0].nodes if is_contraction(n))
+            (dot, *_) = (n for n in group_of(node).blocks[0].nodes if is_contraction(n))
             reach = _reach(as_gpu(self.log.target))
             text = f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)} ({reach})"
             self.log.note(text, lines)
@@ -215,15 +215,11 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
     if not _has_policy(node):
         return None
     policy = LOOPS[loops] if loops in LOOPS else function_of(loops)
-    return policy(_group(node), target)
+    return policy(group_of(node), target)
 
 
 def _has_policy(node: Node) -> bool:
     return is_generated(node) or is_stream(node) or is_contraction(node)
-
-
-def _group(node: Node, lines: Lines = ()) -> Node:
-    return alone(node, lines) if is_bare(node) else node
 
 
 def _reach(gpu: Gpu) -> str:

@@ -20,7 +20,7 @@ from stack.passes.retreat import without_kernel
 from stack.passes.rules.updates import with_producer
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import alone, is_bare
+from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.check import WIDER
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.equivalent_groups import CachedTransform
@@ -62,7 +62,7 @@ class Tile(BlockPass):
         kernel_of = CachedTransform(lambda group: self.kernel(group, log), written)
         for node in block.nodes:
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
-            group = alone(node, lines) if is_bare(node) else node
+            group = group_of(node, lines)
             is_group = is_generated(group) or is_stream(group)
             if not is_group or any(test(node) for test in self.others):
                 continue

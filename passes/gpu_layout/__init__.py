@@ -36,15 +36,14 @@ Then `Lowering` (`lower`) dispatches each node to one of these, which build its 
 
     ThreadBuilder  indices, broadcasts, elementwise ops in any layout
     SharedMemory   tiles that threads exchange, to convert layouts -> ThreadBuilder
-    Values         what was built for each node, in which layouts -> SharedMemory, Layouts
+    Values         what was built for each node, in which layouts, or as an operand of a matmul in
+                   shared memory -> SharedMemory, DimClasses, Layouts
     GlobalMemory   loads, stores and asynchronous copies -> Values, SharedMemory, Contiguity
-    Movement       reshapes and gathers -> Values, SharedMemory
     Reductions     reductions, and `Scan` on top of them -> SharedMemory
-    Operands       matmul operands in shared memory -> Values, SharedMemory
-    Fma            matmuls of threads -> Operands, GlobalMemory
-    Mma            matmuls of warps -> Operands, Values
-    Warpgroup      matmuls of four warps -> Operands, Values
-    Prefetch       operands that a loop loads ahead -> Instructions, Operands, GlobalMemory
+    Fma            matmuls of threads -> Values, GlobalMemory
+    Mma            matmuls of warps -> Values
+    Warpgroup      matmuls of four warps -> Values
+    Prefetch       operands that a loop loads ahead -> Instructions, Values, GlobalMemory
 
 Instructions prescribe the layouts of sums. The sums of one matmul are the left operand of the next
 without a move, as in flash attention. Shared memory that warpgroups read is swizzled: that is an

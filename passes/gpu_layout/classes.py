@@ -7,7 +7,7 @@ recomputes them in the layout that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, walk
@@ -83,15 +83,33 @@ def is_tile(node: Node) -> bool:
     return isinstance(node.type, TensorType) and node.type.rank > 0 and not is_memory(node)
 
 
-def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] | None:
-    """Returns for a reshape that only adds and drops dims of size 1 the pairs (dim of the operand,
-    dim of the result) that correspond; None for other reshapes.
+def kept_dims(source: TensorType, target: TensorType) -> Mapping[int, int] | None:
+    """Returns for a reshape that only adds and drops dims of size 1 which dim of the result each
+    dim of the operand becomes; None for other reshapes.
     """
     first = [i for i, s in enumerate(source.shape) if s != 1]
     second = [i for i, s in enumerate(target.shape) if s != 1]
     if [source.shape[i] for i in first] != [target.shape[i] for i in second]:
         return None
-    return list(zip(first, second, strict=True))
+    return dict(zip(first, second, strict=True))
+
+
+def dims_of_operands(node: Node) -> Sequence[Mapping[int, int]]:
+    """Returns for each operand of a node which dim of the result each of its dims becomes; without
+    dims that the result does not have.
+    """
+    if is_alias(node):
+        return [kept_dims(node.args[0].tensor, node.tensor) or {}]
+    if node.op == "again":
+        return [{i: i for i in range(node.tensor.rank)}]
+    rule = rule_of(node)
+    if rule is None:
+        return [{} for _ in node.args]
+    made = {axis.names: i for i, axis in enumerate(rule.outputs[0])}
+    return [
+        {i: made[axis.names] for i, axis in enumerate(operand) if axis.names in made}
+        for operand in rule.inputs
+    ]
 
 
 def _equivalent(node: Node) -> Iterable[tuple[Dim, Dim]]:
@@ -106,21 +124,12 @@ def _equivalent(node: Node) -> Iterable[tuple[Dim, Dim]]:
         index, mask, _ = access_parts(node)
         for other in (*index, *([mask] if mask is not None else [])):
             yield from _same(tile_of(node), other)
-    elif not is_tile(node):
-        return
-    elif is_item(node):
+    elif is_item(node) and is_tile(node):
         yield from _same(node, node.args[0].blocks[0].params[1 + int(node.attrs["index"])])
-    elif is_alias(node):
-        for before, after in kept_dims(node.args[0].tensor, node.tensor) or ():
-            yield (node, after), (node.args[0], before)
-    elif node.op == "again":
-        yield from _same(node, node.args[0])
-    elif not is_contraction(node) and (rule := rule_of(node)) is not None:
-        made = {axis.names: i for i, axis in enumerate(rule.outputs[0])}
-        for arg, operand in zip(node.args, rule.inputs, strict=True):
-            for i, axis in enumerate(operand):
-                if axis.names in made:
-                    yield (node, made[axis.names]), (arg, i)
+    elif is_tile(node) and not is_contraction(node):
+        for arg, dims in zip(node.args, dims_of_operands(node), strict=True):
+            for before, after in dims.items():
+                yield (node, after), (arg, before)
 
 
 def _same(first: Node, second: Node) -> Iterable[tuple[Dim, Dim]]:

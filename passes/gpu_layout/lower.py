@@ -16,14 +16,12 @@ from stack.ir.traits import (
 )
 from stack.passes.gpu_layout.attributes import Attributes, CannotDistribute
 from stack.passes.gpu_layout.builder import ThreadBuilder
-from stack.passes.gpu_layout.classes import DimClasses, is_tile
+from stack.passes.gpu_layout.classes import DimClasses, is_tile, kept_dims
 from stack.passes.gpu_layout.contiguity import Contiguity
 from stack.passes.gpu_layout.global_memory import GlobalMemory
 from stack.passes.gpu_layout.instruction_layouts import Instructions, Matmul
 from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.mma import Fma, Mma, Warpgroup
-from stack.passes.gpu_layout.movement import Movement
-from stack.passes.gpu_layout.operands import Operands
 from stack.passes.gpu_layout.prefetch import Plan, Prefetch
 from stack.passes.gpu_layout.reductions import Reductions, Scan
 from stack.passes.gpu_layout.share import Layout, ThreadValue
@@ -66,15 +64,12 @@ class Lowering:
         self.shared = shared = SharedMemory(tiles)
         self.values = values = Values(block, tiles, shared, self.layouts)
         self.memory = GlobalMemory(tiles, shared, values, self.layouts, contiguity, gpu.layouts)
-        self.movement = Movement(tiles, shared, values)
         self.reductions = Reductions(tiles, shared)
-
-        self.operands = operands = Operands(values, shared)
-        self.warpgroup = Warpgroup(tiles, values, operands)
-        self.fma = Fma(tiles, shared, self.memory, operands, attributes.is_direct, gpu.layouts)
-        self.mma = Mma(tiles, values, operands)
+        self.warpgroup = Warpgroup(tiles, values)
+        self.fma = Fma(tiles, values, self.memory, attributes.is_direct, gpu.layouts)
+        self.mma = Mma(tiles, values)
         self.prefetch = Prefetch(
-            tiles, self.memory, operands, self.instructions, attributes.stages, gpu
+            tiles, self.memory, values, self.instructions, attributes.stages, gpu
         )
 
         self.results: dict[Node, list[ThreadValue]] = {}  # of loops
@@ -98,7 +93,7 @@ class Lowering:
     def _node(self, node: Node) -> None:
         if node.op in ("const", "param", "var") or node in self.fused:
             return
-        if self.operands.is_prefetched(node):
+        if self.values.is_prefetched(node):
             return
         if is_loop(node):
             self._loop(node)
@@ -119,17 +114,15 @@ class Lowering:
         if is_reduction(node):
             value = self.values.in_own_layout(node.args[0])
             return self.shared.converted(self.reductions.reduce(node, value), layout)
-        if is_alias(node):
-            return self.movement.reshape(node, layout)
-        if node.op == "again":
-            value = self.values.operand(node.args[0], layout)
-            return ThreadValue(self.tiles.b.again(value.node), layout) if layout else value
+        if is_alias(node) and kept_dims(node.args[0].tensor, node.tensor) is None:
+            raise CannotDistribute(f"a reshape of {node.args[0].type} to {node.type}")
         if node in self.instructions.accumulations:
             matmul = self.instructions.accumulations[node]
             start = next(a for a in node.args if a is not matmul)
             pending = self.overlapped.get(node, 0)
             return self._matmul(matmul, layout, self.values.at(start, layout), pending)
-        if node.op == "broadcast" or is_elementwise(node):
+        is_view = node.op in ("broadcast", "transpose", "again") or is_alias(node)
+        if is_view or is_elementwise(node):
             return self.values.computed(node, layout)
         if not layout:
             raise CannotDistribute(f"no code for {node.op} of numbers")
@@ -139,10 +132,16 @@ class Lowering:
         if is_contraction(node):
             return self._matmul(node, layout, self.tiles.full(0, node.dtype, layout))
         if reads_by_data(node):
-            return self.movement.gather(node, layout)
-        if node.op == "transpose":
-            return self.movement.transpose(node, layout)
+            return self._gather(node, layout)
         raise CannotDistribute(f"no code for {node.op}")
+
+    def _gather(self, node: Node, layout: Layout) -> ThreadValue:
+        """Builds a gather from a vector, through shared memory."""
+        source, index = node.args
+        if source.tensor.rank != 1:
+            raise CannotDistribute("a gather from more than one axis")
+        memory = self.shared.stored(self.values.in_own_layout(source))
+        return self.shared.read(memory, [self.values.at(index, layout)], layout)
 
     def _matmul(
         self, node: Node, layout: Layout, start: ThreadValue, pending: int = 0

@@ -26,9 +26,8 @@ from stack.passes.gpu_layout.instruction_layouts import (
     warp_digits,
     warpgroup_grid,
 )
-from stack.passes.gpu_layout.operands import Operands
 from stack.passes.gpu_layout.share import Digit, Layout, Point, Share, ThreadValue
-from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_of
+from stack.passes.gpu_layout.shared_memory import vector_of
 from stack.passes.gpu_layout.values import Values
 from stack.target.gpu_tuning import GpuLayouts
 
@@ -41,7 +40,6 @@ class Mma:
 
     tiles: ThreadBuilder
     values: Values
-    operands: Operands
     _loaded: dict[tuple[Node, Layout], ThreadValue] = field(default_factory=dict, init=False)
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
@@ -86,7 +84,7 @@ class Mma:
         key = (node, layout)
         if key not in self._loaded:
             tiles = self.tiles
-            staged = self.operands.padded(node)
+            staged = self.values.padded(node)
             row, column = tiles.sum([tiles.full(0), *tiles.terms(digits)]), tiles.full(0)
             if staged.row is not None and is_column_major:
                 column = tiles.apply("add", column, staged.row)
@@ -104,7 +102,6 @@ class Warpgroup:
 
     tiles: ThreadBuilder
     values: Values
-    operands: Operands
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
         """The sums of a matmul, added to `start`; they are complete after `wait`."""
@@ -140,7 +137,7 @@ class Warpgroup:
         """Returns an operand in shared memory and the row and column at which the part of a
         warpgroup begins, as arguments of its instruction.
         """
-        staged = self.operands.swizzled(node)
+        staged = self.values.swizzled(node)
         zero = self.tiles.full(0)
         row, column = (zero, start) if is_column_major else (start, zero)
         if staged.row is not None:
@@ -157,9 +154,8 @@ class Fma:
     """
 
     tiles: ThreadBuilder
-    shared: SharedMemory
+    values: Values
     memory: GlobalMemory
-    operands: Operands
     is_direct: bool
     tuning: GpuLayouts
 
@@ -215,7 +211,7 @@ class Fma:
     def _from_shared(
         self, operand: Node, share: Share, depth: Node, is_depth_first: bool
     ) -> ThreadValue:
-        staged = self.operands.padded(operand)
+        staged = self.values.padded(operand)
         own = self.tiles.along(share)
         point = self.tiles.broadcast(ThreadValue(depth), (), (share,))
         index = [point, own] if is_depth_first else [own, point]
@@ -223,4 +219,4 @@ class Fma:
             row = self.tiles.broadcast(staged.row, (), (share,))
             index[0] = self.tiles.apply("add", index[0], row)
         vector = vector_of(staged.memory.dtype, share, 4) if is_depth_first else 1
-        return self.shared.read(staged.memory, index, (share,), vector)
+        return self.values.shared.read(staged.memory, index, (share,), vector)

@@ -21,9 +21,9 @@ from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.contiguity import sizes_of
 from stack.passes.gpu_layout.global_memory import GlobalMemory
 from stack.passes.gpu_layout.instruction_layouts import Instructions, Matmul, swizzle_of
-from stack.passes.gpu_layout.operands import Operands, StagedMatrix
 from stack.passes.gpu_layout.share import ThreadValue
-from stack.passes.gpu_layout.shared_memory import padding
+from stack.passes.gpu_layout.shared_memory import StagedMatrix, padding
+from stack.passes.gpu_layout.values import Values
 from stack.target import Gpu
 
 
@@ -70,7 +70,7 @@ class Prefetch:
 
     tiles: ThreadBuilder
     memory: GlobalMemory
-    operands: Operands
+    values: Values
     instructions: Instructions
     stages: int
     gpu: Gpu
@@ -181,7 +181,7 @@ class Prefetch:
         arrived = self._wait(carried, (plan.distance - 1) * count)
         after = copies(arrived, b.add(index, plan.distance))
         for load, memory, row in zip(plan.loads, after, rows(index), strict=True):
-            self.operands.add_prefetched(load, StagedMatrix(memory, row))
+            self.values.add_prefetched(load, StagedMatrix(memory, row))
         return RingBuffers(memories, carried, after)
 
     def _alloc(self, load: Node, slots: int, around: Sequence[Node]) -> Node:

@@ -18,6 +18,18 @@ Index = Sequence[ThreadValue]
 
 
 @dataclass(frozen=True)
+class StagedMatrix:
+    """A matrix in shared memory.
+
+    Attributes:
+        row: the row of the memory at which the matrix begins; None for the first.
+    """
+
+    memory: Node
+    row: ThreadValue | None = None
+
+
+@dataclass(frozen=True)
 class SharedMemory:
     """Allocates shared memory; stores and loads tiles there, to change their layouts."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from math import prod
 
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
@@ -83,7 +82,9 @@ class CpuStreams(StepLowering[Cpu]):
         if any(wide(s.dtype) != F32 for s in self.group.blocks[0].results):
             raise CannotTile("a state is not in f32")
         found = stream_axes(self.group)
-        names = {name: letter(i) for i, (name, size) in enumerate(found.sizes.items()) if size > 1}
+        names = {
+            name: letter(i) for i, (name, size) in enumerate(found.extents.items()) if size > 1
+        }
         row, column = names.get(found.row, ""), names.get(found.column, "")
         if not row:
             raise CannotTile("it has one row: vectors have a row in each lane")
@@ -130,11 +131,10 @@ class CpuStreams(StepLowering[Cpu]):
             raise CannotTile(
                 f"{axes.columns} columns of sums are more than {cpu.cache_bytes} bytes"
             )
-        rows, keys = axes.sizes[axes.row], static(streamed_extent(self.group))
-        many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
+        rows, keys = axes.rows, static(streamed_extent(self.group))
         widest = max(WIDTHS) * cpu.lanes
         found = (
-            Axis("b", prod(many), "parallel"),
+            Axis("b", axes.batch, "parallel"),
             Axis("m", rows, "parallel", ("vector",), most=min(rows, widest)),
             Axis("e", axes.columns, "parallel"),
             Axis("k", keys, "stream", ("serial",), most=keys, is_free=True),
@@ -146,7 +146,7 @@ class CpuStreams(StepLowering[Cpu]):
         """The most rows of a program whose sums stay in the second-level cache."""
         axes = stream_axes(self.group)
         sums = 4 * len(axes.wide) * axes.columns
-        return min(axes.sizes[axes.row], self.target.cache_bytes // max(sums, 1))
+        return min(axes.rows, self.target.cache_bytes // max(sums, 1))
 
     def complete(self, given: Schedule) -> Schedule:
         cpu, most, wide = self.target, self._most, stream_axes(self.group).wide

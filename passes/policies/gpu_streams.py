@@ -86,12 +86,6 @@ class ProductStreams(StepLowering[Gpu]):
         sizes = (self.shape.extents[m] for m in self.shape.lanes)
         return max((max(MATRIX, power_of_two(n)) for n in sizes if n > 1), default=0)
 
-    @property
-    def many(self) -> int:
-        """The number of tiles of rows and columns: the batch."""
-        held = {self.shape.row, *self.shape.lanes}
-        return prod(n for iter_var, n in self.shape.extents.items() if iter_var not in held)
-
     @cached_property
     def domain(self) -> Domain:
         """The axes. Raises CannotTile if the stream has no kernel."""
@@ -106,7 +100,7 @@ class ProductStreams(StepLowering[Gpu]):
             raise CannotTile(f"{what} take more than half of {self.target.registers} registers")
         whole = "" if self.shape.is_split else "a result has it"
         axes = (
-            Axis("b", self.many, "parallel", ("grid",), most=1),
+            Axis("b", self.shape.batch, "parallel", ("grid",), most=1),
             Axis("m", self.shape.rows, "parallel", ("grid",), unit=MATRIX),
             Axis("e", self.widest, "parallel"),
             Axis("k", self.extent, "stream", ("serial",), whole, MATRIX),
@@ -162,7 +156,7 @@ class ProductStreams(StepLowering[Gpu]):
         """True if no program with a tile of so many rows shares a multiprocessor: each has all of
         its registers and shared memory."""
         parts = -(-self.extent // int(self.group.attrs.get("part", self.extent)))
-        return self.many * -(-self.shape.rows // rows) * parts <= self.target.processors
+        return self.shape.batch * -(-self.shape.rows // rows) * parts <= self.target.processors
 
     def _width(self, operand: Node) -> int:
         """Returns how many elements an operand has for each position of the streamed axis."""

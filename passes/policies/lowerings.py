@@ -31,7 +31,7 @@ from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import Launch, Shown, Step, parse_steps, run_steps
 from stack.passes.tiling.contraction import as_reduction
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import alone, is_bare
+from stack.passes.tiling.single_ops import group_of
 from stack.schedule import Policy, Schedule
 from stack.target import Cpu, Gpu, Target
 
@@ -131,12 +131,12 @@ def shown_steps(node: Node, target: Target) -> Shown:
     kernel after each step of its schedule: the text of the step, the reason of the policy, and the
     kernel. Empty for a node without a generated kernel, such as a library call.
     """
-    is_group = is_generated(node) or is_stream(node)
-    if not (is_bare(node) or is_group) or writes_by_data(node):
+    group = group_of(node)
+    if not (is_generated(group) or is_stream(group)) or writes_by_data(node):
         return []
-    if is_group and is_given_to_library(node):
+    if is_given_to_library(group):
         return []
     try:
-        return lowering_of(alone(node) if is_bare(node) else node, target).made().done
+        return lowering_of(group, target).made().done
     except CannotTile:
         return []

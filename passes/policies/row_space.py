@@ -30,6 +30,7 @@ class RowSpace:
         inputs: the arrays that the kernel reads.
         results: the arrays that the kernel writes.
         reduced: the reduction axes.
+        kept: the parallel axes: those that are not reduced.
     """
 
     def __init__(self, group: Node) -> None:
@@ -40,6 +41,7 @@ class RowSpace:
         self.root, self.iter_vars, self._index_maps = found
         axes = [n.attrs["axes"] for n in body.nodes if is_reduction(n) and n.args[0] is self.root]
         self.reduced = tuple(sorted({int(a) for own in axes for a in own}))
+        self.kept = [a for a in range(len(self.iter_vars)) if a not in self.reduced]
         self.inputs = (*body.params, *arrays_of(body))
         self.results = body.results
 
@@ -70,11 +72,6 @@ class RowSpace:
     def shape(self) -> list[int]:
         """The extents of the axes."""
         return [static(d) for d in self.root.shape]
-
-    @property
-    def kept(self) -> list[int]:
-        """The parallel axes: those that are not reduced."""
-        return [a for a in range(len(self.iter_vars)) if a not in self.reduced]
 
     @property
     def is_column(self) -> bool:

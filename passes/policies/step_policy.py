@@ -11,7 +11,7 @@ from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.steps.primitives import IllegalStep, Step, run_steps
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.single_ops import alone, is_bare
+from stack.passes.tiling.single_ops import group_of, is_bare
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.schedule import with_schedules
@@ -38,7 +38,7 @@ class StepPolicy(BlockPass):
             if not (is_generated(node) or is_bare(node)):
                 continue
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
-            group = alone(node, lines) if is_bare(node) else node
+            group = group_of(node, lines)
             try:
                 nest = lowering_of(group, target).nest
                 steps = list(self.steps(nest, target))

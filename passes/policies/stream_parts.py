@@ -9,13 +9,13 @@ from __future__ import annotations
 from math import prod
 
 from stack.ir.cost import cost
-from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
 from stack.passes.policies.lowerings import has_products, policy_of
 from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_shape import stream_shape
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
@@ -23,12 +23,9 @@ from stack.target import Gpu
 def has_parts(stream: Node) -> bool:
     """True if parts of the axis can be computed separately: no result has the streamed axis."""
     try:
-        places = stream_index_maps(*stream.blocks)
+        return stream_shape(stream_index_maps(*stream.blocks), True).is_split
     except CannotTile:
         return False
-    kept = {s for place in places.states.values() for d in place for s in symbols(d)}
-    long = {s for place in places.results for d in place for s in symbols(d) if s.high}
-    return long <= kept
 
 
 def _rate(dot: Node, gpu: Gpu) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, symbols
@@ -24,19 +25,38 @@ class StreamShape:
         lanes: the axes that a tile has in full.
         along: the streamed axis, if a result has it; else "".
         extents: the extent of each axis.
-        is_split: whether partial states may be merged: no result has the streamed axis.
+        states: the index of each state.
+        column: the only axis of columns; "" if no state has columns.
+        wide: the states that have the columns.
     """
 
     row: str
     lanes: frozenset[str]
     along: str
     extents: Mapping[str, int]
-    is_split: bool
+    states: Mapping[Node, Index]
+    column: str
+    wide: Sequence[Node]
+
+    @property
+    def is_split(self) -> bool:
+        """True if partial states may be merged: no result has the streamed axis."""
+        return not self.along
 
     @property
     def rows(self) -> int:
         """Extent of the axis of the rows."""
         return self.extents.get(self.row, 1)
+
+    @property
+    def batch(self) -> int:
+        """The number of tiles of rows and columns: the product of all other extents."""
+        return prod(n for m, n in self.extents.items() if m != self.row and m not in self.lanes)
+
+    @property
+    def columns(self) -> int:
+        """Extent of the axis of the columns."""
+        return self.extents.get(self.column, 1)
 
 
 def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
@@ -49,8 +69,9 @@ def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
     iter_vars = [m for m in extents if m not in lanes]
     row = _row(where.states, iter_vars, extents) if has_dot else ""
     along = (str(m) for m in where.iter_vars if extents[str(m)] > 1 and not symbols(m) & kept)
-    is_split = all(symbols(d) <= kept for place in where.results for d in place)
-    return StreamShape(row, lanes, next(along, ""), extents, is_split)
+    column = next((n for n in lanes if extents[n] > 1), "")
+    wide = [s for s, place in where.states.items() if column in map(str, place)]
+    return StreamShape(row, lanes, next(along, ""), extents, where.states, column, wide)
 
 
 def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mapping[str, int]) -> str:
@@ -120,40 +141,19 @@ def extent_of(iter_var: Dim) -> int:
     raise CannotTile(f"a state sits at a computed index, {iter_var}")
 
 
-class StreamAxes:
-    """The axis of the rows of a stream, and the axis of its columns.
-
-    Every state has the rows; wide states, which are dots, the columns too.
-
-    Attributes:
-        placed: the indices of states and results.
-        sizes: the extent of each axis.
-        row: the axis of the rows.
-        column: the axis of the columns; "" if no state has columns.
-    """
-
-    def __init__(self, stream: Node) -> None:
-        self.placed = stream_index_maps(*stream.blocks)
-        shape = stream_shape(self.placed, True)
-        self.sizes, self.row = shape.extents, shape.row
-        if shape.along:
-            raise CannotTile("a result is as long as the streamed axis")
-        columns = [n for n in shape.lanes if self.sizes[n] > 1]
-        if len(columns) > 1:
-            raise CannotTile("its states have several axes of columns")
-        self.column = next(iter(columns), "")
-        self.columns = self.sizes.get(self.column, 1)
-        self.wide = [s for s, at in self.placed.states.items() if self.column in map(str, at)]
-        if not all(map(is_contraction, self.wide)):
-            raise CannotTile(f"a state of {self.columns} columns is a sum, and no product")
-
-
 @cached_by_class
-def stream_axes(stream: Node) -> StreamAxes:
-    """Returns the row and column axes of a stream, computed once for its cost model, schedule and
-    kernel.
+def stream_axes(stream: Node) -> StreamShape:
+    """Returns the axes of a stream whose states have rows and at most one axis of columns, computed
+    once for its cost model, schedule and kernel.
 
     Raises CannotTile if a result is as long as the streamed axis, if states have several axes of
     columns, or if a state with columns is no matmul.
     """
-    return StreamAxes(stream)
+    found = stream_shape(stream_index_maps(*stream.blocks), True)
+    if found.along:
+        raise CannotTile("a result is as long as the streamed axis")
+    if sum(found.extents[n] > 1 for n in found.lanes) > 1:
+        raise CannotTile("its states have several axes of columns")
+    if not all(map(is_contraction, found.wide)):
+        raise CannotTile(f"a state of {found.columns} columns is a sum, and no product")
+    return found

@@ -10,7 +10,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
-from stack.ir.forms import converted, filled
+from stack.ir.forms import converted, filled, spread_along
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, multiplies, spread
 from stack.passes.positions.affine import affine
@@ -47,7 +47,7 @@ def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
                 continue
             moved = [i if n == k else n for n in other]
             factors = [
-                _spread(part, own, output, node)
+                spread_along(converted(part, node.dtype), own, output, node.shape)
                 for part, own in (row, (node.args[1 - side], moved))
             ]
             return make("mul", factors)
@@ -98,16 +98,3 @@ def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
     if i in own and k in own:
         return None
     return value.args[0], [i if n == k else n for n in own]
-
-
-def _spread(value: Node, names: Axes, output: Axes, like: Node) -> Node:
-    """Transposes, casts and broadcasts a value with axes `names` to the axis order `output`, and
-    the type and shape of `like`."""
-    order = sorted(range(len(names)), key=lambda j: output.index(names[j]))
-    if order != list(range(len(names))):
-        value = make("transpose", (value,), {"perm": tuple(order)})
-    value = converted(value, like.dtype)
-    if value.shape == like.shape:
-        return value
-    axes = tuple(sorted(output.index(n) for n in names))
-    return make("broadcast", (value,), {"axes": axes}, hint=like.type)

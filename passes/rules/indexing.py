@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.builder import Builder, make
-from stack.ir.forms import sliced
+from stack.ir.forms import sliced, spread_along
 from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import spread
@@ -70,8 +70,8 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     index = make("cast", (indices[0],), hint=indices[0].tensor.with_dtype(I32))
     places = make("iota", (), {"axis": at[0]}, hint=TensorType(I32, node.shape))
-    is_here = make("eq", (spread_along(index, own[0], names, node), places))
-    update = spread_along(updates, own[1], names, node)
+    is_here = make("eq", (spread_along(index, own[0], names, node.shape), places))
+    update = spread_along(updates, own[1], names, node.shape)
     kind = str(node.attrs["kind"])
     made = update if kind == "set" else make(kind, (x, update))
     return make("select", (is_here, made, x))
@@ -101,7 +101,7 @@ def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | Non
         reduction = {"add": "sum", "mul": "prod"}.get(kind, kind)
         updates = make("reduce", (updates,), {"axes": meeting, "kind": reduction})
         own = [n for n in own if n in names]
-    update = spread_along(updates, own, names, node)
+    update = spread_along(updates, own, names, node.shape)
     return update if kind == "set" else make(kind, (x, update))
 
 
@@ -136,16 +136,6 @@ def index_of_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
 def _size(node: Node) -> int | None:
     sizes = [s for s in node.shape if isinstance(s, int)]
     return math.prod(sizes) if len(sizes) == node.tensor.rank else None
-
-
-def spread_along(x: Node, own: Sequence[str], names: Sequence[str], like: Node) -> Node:
-    """Broadcasts an operand, by axis names, to the result; axes missing there have size 1."""
-    kept = [(n, s) for n, s in zip(own, x.shape) if n in names]
-    order = sorted(range(len(kept)), key=lambda i: names.index(kept[i][0]))
-    x = make("reshape", (x,), hint=x.tensor.with_shape(tuple(s for _, s in kept)))
-    x = make("transpose", (x,), {"perm": tuple(order)})
-    axes = tuple(names.index(kept[i][0]) for i in order)
-    return make("broadcast", (x,), {"axes": axes}, hint=x.tensor.with_shape(like.shape))
 
 
 INDEX_RULES: tuple[Simple, ...] = (

@@ -120,9 +120,9 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     inner = [d for d in dots if d not in states.results]
     between = 2 * sum(_bytes(d) for d in inner)
     between += 2 * sum(_bytes(d.args[1 - memory_side(d)]) for d in axes.wide)
-    shared = math.prod(size for name, size in axes.sizes.items() if name != axes.column)
+    shared = axes.batch * axes.rows
     elements = shared * extent / cpu.lanes * cpu.score_cycles
-    programs = shared // axes.sizes[axes.row] * -(-axes.sizes[axes.row] // rows)
+    programs = axes.batch * -(-axes.rows // rows)
     held = max(rows, cpu.lanes)  # a partly filled register takes as long
     fill = programs * held / shared * column_cost(held // cpu.lanes, cpu)
     panels = programs * math.ceil(extent / schedule.block("k"))

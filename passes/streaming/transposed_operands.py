@@ -19,7 +19,7 @@ from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
 from stack.passes.cpu_products.gemm import mma_of, tile_of
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.positions.stream_shape import StreamAxes, memory_side, stream_axes
+from stack.passes.positions.stream_shape import StreamShape, memory_side, stream_axes
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.contraction import roles_of
@@ -75,7 +75,7 @@ def _across(stream: Node, cpu: Cpu) -> AxisOrders:
     return found
 
 
-def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
+def _programs(axes: StreamShape, rows: int, state: Node, side: int) -> int:
     """Returns the number of programs, each of `rows` rows, that read each element of an operand."""
     rule = parse_rule(state.attrs["rule"])
     held = {a.names[0] for a in rule.inputs[side]}
@@ -83,7 +83,7 @@ def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
     sizes = [
         -(-size // rows) if str(place) == axes.row else size
         for name, size, place in zip(
-            names, map(static, state.shape), axes.placed.states[state], strict=True
+            names, map(static, state.shape), axes.states[state], strict=True
         )
         if name not in held
     ]

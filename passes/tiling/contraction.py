@@ -9,7 +9,7 @@ from math import prod
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make, new_params, remade
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted
+from stack.ir.forms import converted, spread_along
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile, static
@@ -134,17 +134,12 @@ def as_reduction(group: Node, dot: Node) -> Node:
     # an axis of one operand alone, of size 1, may be left
     names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
     sizes = _sizes(dot)
-    full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
+    shape = [sizes[n] for n in names]
     is_wider = dot.dtype.bits > dot.args[0].dtype.bits  # a product could overflow
-    spread: list[Node] = []
-    for side, arg in enumerate(dot.args):
-        own = operand_names(dot, side)
-        order = sorted(own, key=names.index)
-        x = converted(arg, dot.dtype if is_wider else arg.dtype)
-        if own != order:
-            x = make("transpose", (x,), {"perm": tuple(own.index(n) for n in order)})
-        axes = tuple(names.index(n) for n in order)
-        spread.append(make("broadcast", (x,), {"axes": axes}, hint=full.with_dtype(x.dtype)))
+    sides = [converted(a, dot.dtype if is_wider else a.dtype) for a in dot.args]
+    spread = [
+        spread_along(x, operand_names(dot, side), names, shape) for side, x in enumerate(sides)
+    ]
     axes = tuple(range(len(kept), len(names)))
     total = make("reduce", (make("mul", spread),), {"kind": "sum", "axes": axes})
     body = group.blocks[0]

@@ -36,9 +36,11 @@ def alone(node: Node, lines: Lines = ()) -> Node:
     return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
 
 
-def group_of(node: Node) -> Node:
-    """Returns a matmul in a group of its own, and any other node, such as a group, itself."""
-    return alone(node) if is_contraction(node) else node
+def group_of(node: Node, lines: Lines = ()) -> Node:
+    """Returns an op that fusion left on its own in a group, and any other node, such as a group,
+    itself. `lines` are the op's source lines.
+    """
+    return alone(node, lines) if is_bare(node) else node
 
 
 def is_best_or_nan(b: Builder, x: Node, best: Node) -> Node:

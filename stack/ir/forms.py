@@ -29,6 +29,23 @@ def filled(x: Node, like: Node) -> Node:
     return make("broadcast", (x,), {"axes": ()}, hint=like.tensor.with_dtype(x.dtype))
 
 
+def spread_along(
+    x: Node, names: Sequence[str], wanted: Sequence[str], shape: Sequence[Dim]
+) -> Node:
+    """Broadcasts a value to the axes `wanted` of an array with this shape, by the names of its own
+    axes. Axes that the array does not have are dropped; they have one element.
+    """
+    kept = [n for n in names if n in wanted]
+    x = reshaped(x, [size for n, size in zip(names, x.shape, strict=True) if n in wanted])
+    order = sorted(range(len(kept)), key=lambda i: wanted.index(kept[i]))
+    if order != list(range(len(kept))):
+        x = make("transpose", (x,), {"perm": tuple(order)})
+    if len(kept) == len(wanted):
+        return x
+    axes = tuple(wanted.index(kept[i]) for i in order)
+    return make("broadcast", (x,), {"axes": axes}, hint=x.tensor.with_shape(tuple(shape)))
+
+
 def sliced(x: Node, start: Sequence[Dim], limit: Sequence[Dim]) -> Node:
     """Slices a value: along each axis from `start` up to `limit`, without the latter."""
     start, limit = tuple(start), tuple(limit)

@@ -61,6 +61,6 @@ def test_zeros_of_a_second_derivative_are_compiled() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_zeros_without_memory_are_arguments(dtype: torch.dtype) -> None:
     call = torch.compile(curve, backend="stack")
-    zeros = torch._efficientzerotensor(X.shape, dtype=dtype)
+    zeros = torch.ops.aten._efficientzerotensor(X.shape, dtype=dtype)
     for x in (X.to(dtype), X.to(dtype), zeros):
         torch.testing.assert_close(call(x), curve(x))

@@ -262,6 +262,7 @@ def _full_like(cx: Context, x: Node, *args: Any, dtype: DType | None = None, **_
     "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format",
     "empty_like.default", "new_empty.default", "empty_strided.default", "new_empty_strided.default",
     "empty_permuted.default", "prims.empty_strided.default", "prims.empty_permuted.default",
+    "_efficientzerotensor.default",
 )  # fmt: skip
 def _zeros(cx: Context, *_: Any, **__: Any) -> Node:
     return cx.full(0, cx.want)

@@ -128,7 +128,11 @@ def _compiled(
         partition_fn=partial(
             maker.early.cut,
             partition_fn(
-                0.0 if whole else balance, whole, maker.param_names, maker.target_of("joint")
+                0.0 if whole else balance,
+                whole,
+                maker.param_names,
+                maker.target_of("joint"),
+                [i for i, x in enumerate(example_inputs) if getattr(x, "is_leaf", False)],
             ),
         ),
         keep_inference_input_mutations=False,

@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from stack.errors import StackError, UnsupportedOp
-from stack.frameworks.torch_private import FakeTensor
+from stack.frameworks.torch_private import FakeTensor, python_dispatch
 from stack.frontends.torch.compile.parts import Part, graph_parts
 from stack.frontends.torch.graphs.data_dependence import ASSUMES, data_dependent, named_ops
 from stack.frontends.torch.importer.errors import PARTS
@@ -111,7 +111,7 @@ def _propagate(part: Part) -> None:
     pairs = zip(part.inputs, fakes, strict=True)
     given = [_copy(_example(n), f) if isinstance(f, FakeTensor) else f for n, f in pairs]
     results: Any = part.graph.graph.output_node().args[0]
-    with mode:
+    with mode, python_dispatch():
         for node, value in zip(results, _OnFakes(part.graph, mode).run(*given), strict=True):
             node.meta["example_value"] = value
 

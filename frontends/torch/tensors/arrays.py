@@ -125,7 +125,8 @@ def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
         held = held.cpu().resolve_conj().resolve_neg().contiguous()
     if dtype.kind == "s":
         return held.view(torch.uint8).numpy()
-    return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
+    # Forced: the zeros of a forward-mode derivative have no memory until they are asked for.
+    return (held.view(torch.uint16) if dtype is BF16 else held).numpy(force=True)
 
 
 def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,11 @@ JOINTS: deque[Run] = deque(maxlen=512)
 
 
 def partition_fn(
-    balance: float, whole: bool, names: Callable[[GraphModule], Mapping[str, str]], target: str
+    balance: float,
+    whole: bool,
+    names: Callable[[GraphModule], Mapping[str, str]],
+    target: str,
+    leaves: Collection[int] = (),
 ) -> Callable[..., Modules]:
     """Returns a partitioner for AOTAutograd.
 
@@ -51,12 +55,14 @@ def partition_fn(
             recomputed.
         names: readable names for the placeholders of a graph.
         target: name of the graph in its record.
+        leaves: positions of inputs that are leaves of autograd.
     """
 
     def partition(
         joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> Modules:
         keep_draws(joint.graph)
+        _drop_unset_tangents(joint.graph, num_fwd_outputs, leaves)
         joint.graph.eliminate_dead_code()
         cut = _Cut(joint, num_fwd_outputs, names(joint))
         try:
@@ -88,6 +94,26 @@ def _cut_by_torch(
         return min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
         )
+
+
+def _drop_unset_tangents(graph: Graph, num_fwd_outputs: int, leaves: Collection[int]) -> None:
+    """Removes gradients of leaves that are the tangent of an update in place.
+
+    AOTAutograd returns the new value of an argument as a result, which has a tangent. A leaf may
+    only be updated without gradients, so its tangent is always zero. As a gradient it would make
+    `grad` of a parameter zeros, where eager has None; an optimizer would then decay the parameter.
+    """
+    placeholders = graph.find_nodes(op="placeholder")
+    unset = {n for n in placeholders if _updated_input(n) in leaves}
+    outs = private.pytree.arg_tree_leaves(*_outputs(graph))
+    gradients = [None if o in unset else o for o in outs[num_fwd_outputs:]]
+    graph.output_node().args = ([*outs[:num_fwd_outputs], *gradients],)
+
+
+def _updated_input(tangent: Node) -> int | None:
+    """Returns the position of the input whose updated value has this tangent."""
+    output = getattr(tangent.meta.get("desc"), "output", None)
+    return getattr(getattr(output, "mutated_input", None), "idx", None)
 
 
 def _outputs(graph: Graph) -> Any:

@@ -263,3 +263,16 @@ def test_nothing_runs_before_the_first_call() -> None:
     with pytest.raises(UnsupportedOp, match="getitem"):
         stack.compile(into_argument, x, x > 0, strict=True)
     assert compiled(x, x > 0).shape == X.shape
+
+
+def chunked(x: Any) -> Any:
+    padded = nn.functional.pad(x, (0, 0, 0, 0, 0, (8 - x.shape[1] % 8) % 8, 0, 0), "constant", 0)
+    return padded.reshape(len(x), -1, 8, 3, 2).sum(2), x[x > 0].exp()
+
+
+def test_a_part_pads_by_a_symbolic_size_without_gradients() -> None:
+    with torch.no_grad():
+        compiled = stack.compile(chunked, torch.randn(2, 17, 3, 2), dynamic=True)
+        for size in (17, 9):
+            x = torch.randn(2, size, 3, 2)
+            torch.testing.assert_close(compiled(x), chunked(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -327,3 +328,35 @@ def test_what_has_the_shape_of_a_tangent_alone_is_kept(whole: bool) -> None:
     mean(*twins).cos().sum().backward()
     for got, want in zip(leaves, twins, strict=True):
         torch.testing.assert_close(got.grad, want.grad)
+
+
+class Momentum(torch.nn.Module):
+    """An encoder, and an average of its weights that no gradient reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for ours, average in zip(self.query.parameters(), self.key.parameters(), strict=True):
+                average.mul_(0.9).add_(ours, alpha=0.1)
+        return (self.query(x) * self.key(x).detach()).sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_parameter_updated_without_gradients_has_none(dynamic: bool) -> None:
+    torch._dynamo.reset()
+    module = Momentum()
+    twin = copy.deepcopy(module)
+    call = torch.compile(module, backend="stack", dynamic=dynamic)
+    for size in (3, 5):
+        x = torch.linspace(-1, 1, 4 * size).reshape(size, 4)
+        for net, step in ((module, call), (twin, twin)):
+            optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.5)
+            optimizer.zero_grad()
+            step(x).backward()
+            optimizer.step()
+        assert all(p.grad is None for p in module.key.parameters())
+        for found, expected in zip(module.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(found, expected)

@@ -38,3 +38,29 @@ def test_a_tangent_is_not_lost(whole: bool, called: bool) -> None:
 def test_nothing_is_compiled_where_tensors_have_tangents() -> None:
     with forward_ad.dual_level(), pytest.raises(StackError, match="compile before it"):
         stack.compile(curve, forward_ad.make_dual(X, torch.ones(2, 3)))
+
+
+def test_zeros_of_a_second_derivative_are_compiled() -> None:
+    """Forward mode writes them as zeros without memory, which backward keeps."""
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(3, 4)
+
+    def curvature(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(torch.func.hessian(lambda v: layer(v).tanh().sum()))(x)
+
+    with stack.capture() as seen:
+        found = torch.compile(curvature, backend="stack")(X)
+        (gradient,) = torch.autograd.grad(found.square().sum(), layer.weight)
+    expected = curvature(X)
+    torch.testing.assert_close(found, expected)
+    (wanted,) = torch.autograd.grad(expected.square().sum(), layer.weight)
+    torch.testing.assert_close(gradient, wanted)
+    assert all(run.coverage["fallback"] == 0 for run in seen.runs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_zeros_without_memory_are_arguments(dtype: torch.dtype) -> None:
+    call = torch.compile(curve, backend="stack")
+    zeros = torch.ops.aten._efficientzerotensor(X.shape, dtype=dtype)
+    for x in (X.to(dtype), X.to(dtype), zeros):
+        torch.testing.assert_close(call(x), curve(x))

@@ -115,7 +115,8 @@ def column_loop(
     thread can have, and those that a second loop reads again (`is_first`). Positions in ragged
     columns are found in a loop, as in rows.
     """
-    arrays = [s for s in sources if s.tensor.rank > 1]
+    # of one axis: several rows of the program side by side, as one
+    arrays = [s for s in sources if s.tensor.rank > 1] or [*sources]
     sizes, room = gpu.rows, gpu.rows.prefetch_share * gpu.shared_bytes
     tile = sum(STATES.block * a.dtype.bytes for a in arrays)
     is_prefetched = STATES.ahead * tile <= room and all(map(is_aligned, arrays))
@@ -132,7 +133,7 @@ def column_loop(
     if extent <= STATES.ahead * rows:
         return replace(STATES, ahead=1, columns=sizes.walked_columns)
     # long columns of 16-bit elements have few programs, and few bytes in flight
-    more = 2 if extent >= sizes.long_column and widest(arrays) <= 2 else 1
+    more = 2 if extent >= sizes.long_column and all(a.dtype.bytes < 4 for a in arrays) else 1
     made = replace(STATES, block=more * STATES.block, warps=more * STATES.warps)
     return replace(made, columns=sizes.walked_columns)
 

@@ -296,6 +296,12 @@ def test_tiles_of_columns(shape: tuple[int, ...], dtype: Any, tile: tuple[str, i
     assert tiles(variance, shape, dtype) == tile
 
 
+def test_tiles_of_rows_that_are_read_several_at_a_time() -> None:
+    shape, fn = (131_104, 4095), lambda x: x.var(0)
+    assert tiles(fn, shape, torch.bfloat16) == ("bf16<64x32>", 4)
+    assert tiles(fn, shape, torch.float32) == ("f32<64x16>", 2)
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "tile"),
     [

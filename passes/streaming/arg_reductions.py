@@ -17,7 +17,7 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.forms import reshaped
 from stack.ir.integers import INT32
 from stack.ir.node import Node
-from stack.ir.traits import finds_position, is_reduction
+from stack.ir.traits import finds_position, is_elementwise, is_reduction
 from stack.ir.types import I32, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.policies.reduction_loops import is_ragged, position_loop, shortest_streamed
@@ -28,7 +28,7 @@ from stack.rewrite.engine import Scope
 
 def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     """Rewrites an `argreduce` as a stream if its axis does not fit in the registers of a kernel, or
-    if rows are ragged.
+    if rows are ragged and nothing else reads or computes them.
 
     Columns whose best value is also computed always become a stream. Short rows become a reduction
     of the positions that equal this value, which fusion puts into its kernel.
@@ -79,8 +79,9 @@ def _is_streamed(node: Node, best: Node | None, scope: Scope, min_axis: int) -> 
     is_column = axis < len(sizes) - 1
     if is_column and best is not None:  # fusion keeps reductions of a column apart
         return True
-    gpu = scope.log.gpu
-    if not is_column and is_ragged(x) and sizes[axis] > WARP and position_loop(sizes[axis], gpu):
+    gpu, is_lone = scope.log.gpu, {*scope.users(x)} <= {node, best} and not is_elementwise(x)
+    is_ragged_row = not is_column and is_lone and is_ragged(x) and sizes[axis] > WARP
+    if is_ragged_row and position_loop(sizes[axis], gpu):
         return True
     return sizes[axis] >= shortest_streamed(is_column, min_axis, gpu)
 

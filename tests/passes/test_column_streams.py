@@ -119,6 +119,19 @@ def test_positions_in_ragged_rows(
     np.testing.assert_array_equal(got, getattr(arg, fn)(axis).numpy())
 
 
+def test_ragged_rows_that_are_no_streams() -> None:
+    """Twins: rows that are computed, or that another reduction reads, stay with it."""
+    x = torch.zeros(70, 129, dtype=torch.bfloat16)
+    others = (lambda x: (x * 2 + 1).argmax(-1), lambda x: (x.argmax(-1), x.sum(-1)))
+    for fn, count in ((lambda x: x.argmax(-1), 1), (lambda x: x.max(-1), 1), *zip(others, (0, 0))):
+        func = prepared(stack.trace(fn, x))
+        made = Pipeline("stream{min_axis=32769,loops=blocks}").run(func, target=GPU).func
+        assert [n.op for n in made.nodes].count("stream") == count
+    func = prepared(stack.trace(lambda x: x.argmax(-1), torch.zeros(7, 40_001, dtype=x.dtype)))
+    made = Pipeline("stream{min_axis=32769,loops=blocks}").run(func, target=GPU).func
+    assert any(n.op == "stream" for n in made.nodes)  # too long for a loop that is unrolled
+
+
 def test_a_position_in_all_elements(rng: np.random.Generator) -> None:
     x = positions((70_001,), "nan", rng)
     func = prepared(stack.trace(lambda x: x.argmax(), torch.from_numpy(x)))

@@ -10,8 +10,9 @@ Two kinds of rows are faster in another order:
 
 - Rows that fit in registers: `block r` first, so that each state is one pass over the row, and no
   state is rescaled; `hold` keeps the tiles between the passes.
-- States that are cheap to rescale, as a running mean and variance: `reorder r.0 r.1` gives each
-  element of a block its own states, which are merged once, after the loop.
+- States that are cheap to rescale, as a running mean and variance, or the position of a maximum:
+  `reorder r.0 r.1` gives each element of a block its own states, which are merged once, after the
+  loop. `peel r.0 1` leaves the mask of a partial block to the last iteration.
 
 If memory is contiguous along another axis than the row, a program has a block of columns:
 
@@ -115,7 +116,10 @@ class RowStreams(StepLowering[Gpu]):
         if walk.column:
             is_first = bool(self.shape.along)
             loop = column_loop(
-                *(self.extent, self.columns, inputs, self.target),
+                self.extent,
+                self.columns,
+                inputs,
+                self.target,
                 is_first=is_first,
                 has_positions=walk.has_positions,
             )

@@ -30,6 +30,7 @@ Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 _DEPENDS = "its size or number depends on data, so torch runs it"
 _ELSEWHERE = "its result is on another device than the program, so torch runs it"
+_UNKNOWN = "a size of an input does not determine the size symbols in it, so torch runs it"
 _HINT = (
     "an input or result depends on data, or is on another device; without strict, torch runs them"
     " as fallbacks"
@@ -66,14 +67,28 @@ def compiled_in_parts(
     steps: list[_Step] = []
     for part in graph_parts(gm, loose):
         inner = [given[n] if n in given else _example(n) for n in part.inputs]
-        if part.nodes[0] in loose:
+        is_known = not _unknown_symbols(inner)
+        if part.nodes[0] in loose or not is_known:
             call = _eager(part.graph)
+            rows += [] if is_known else [(*r, _UNKNOWN) for r in named_ops(gm, {*part.nodes})]
         else:
             _propagate(part)
             call = compile(part.graph, inner)
         steps.append(_Step(call, part.inputs, part.outputs))
     made.append(Parts(gm, rows, [*itertools.islice(made, first, None)], target))
     return torch.compiler.disable(_Steps(gm, steps).__call__, reason="it calls compiled graphs")
+
+
+def _unknown_symbols(inputs: Sequence[Any]) -> set[Any]:
+    """Returns the size symbols of tensors that no input determines, as s0 in `s0 + s0 % 8`."""
+    sizes = [s for x in inputs if isinstance(x, torch.Tensor) for s in x.shape]
+    found: set[Any] = set()
+    for size in (*sizes, *inputs):
+        free = size.node.expr.free_symbols if isinstance(size, torch.SymInt) else ()
+        if len(free) == 1 and size.node.expr.diff(*free).is_number:
+            found |= free
+    wanted = (s.node.expr.free_symbols for s in sizes if isinstance(s, torch.SymInt))
+    return set[Any]().union(*wanted) - found
 
 
 def _computed_elsewhere(gm: GraphModule, device: str, depends: Set[Node]) -> set[Node]:

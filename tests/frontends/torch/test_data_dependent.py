@@ -276,3 +276,32 @@ def test_a_part_pads_by_a_symbolic_size_without_gradients() -> None:
         for size in (17, 9):
             x = torch.randn(2, size, 3, 2)
             torch.testing.assert_close(compiled(x), chunked(x))
+
+
+def chunked_after(x: Any) -> Any:
+    """The last part reads an array whose size is an expression of a size that it does not have."""
+    y = nn.functional.pad(x, (0, 0, 0, 8 - x.shape[1] % 8))
+    return y[y > 0].exp(), y.reshape(len(x), -1, 8, x.shape[2]).sum(2)
+
+
+def test_a_part_cannot_solve_for_a_size_of_its_input() -> None:
+    compiled = stack.compile(chunked_after, torch.randn(2, 20, 3), dynamic=True)
+    for shape in ((2, 20, 3), (3, 17, 4), (3, 16, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), chunked_after(x))
+    assert "does not determine the size symbols" in compiled.run.notes["fallbacks"]
+    assert "part0.imported" in compiled.run.stages  # the first part is compiled
+
+
+def test_a_part_solves_for_a_size_of_its_input() -> None:
+    """The twin: the size is linear in its symbol."""
+
+    def fn(x: Any) -> Any:
+        y = nn.functional.pad(x, (0, 0, 0, 8))
+        return y[y > 0].exp(), y.sum(1)
+
+    compiled = stack.compile(fn, torch.randn(2, 20, 3), dynamic=True)
+    for shape in ((2, 20, 3), (3, 17, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert "does not determine" not in compiled.run.notes["fallbacks"]

@@ -81,7 +81,7 @@ def compiled_in_parts(
 
 def _unknown_symbols(inputs: Sequence[Any]) -> set[Any]:
     """Returns the size symbols of tensors that no input determines, as s0 in `s0 + s0 % 8`."""
-    sizes = [s for x in inputs if isinstance(x, torch.Tensor) for s in x.shape]
+    sizes: list[Any] = [s for x in inputs if isinstance(x, torch.Tensor) for s in x.shape]
     found: set[Any] = set()
     for size in (*sizes, *inputs):
         free = size.node.expr.free_symbols if isinstance(size, torch.SymInt) else ()

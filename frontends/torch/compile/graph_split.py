@@ -67,10 +67,11 @@ def compiled_in_parts(
     steps: list[_Step] = []
     for part in graph_parts(gm, loose):
         inner = [given[n] if n in given else _example(n) for n in part.inputs]
-        is_known = not _unknown_symbols(inner)
-        if part.nodes[0] in loose or not is_known:
+        if part.nodes[0] in loose:
             call = _eager(part.graph)
-            rows += [] if is_known else [(*r, _UNKNOWN) for r in named_ops(gm, {*part.nodes})]
+        elif _unknown_symbols(inner):
+            call = _eager(part.graph)
+            rows += [(*row, _UNKNOWN) for row in named_ops(gm, {*part.nodes})]
         else:
             _propagate(part)
             call = compile(part.graph, inner)

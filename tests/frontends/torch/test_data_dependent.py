@@ -290,6 +290,7 @@ def test_a_part_cannot_solve_for_a_size_of_its_input() -> None:
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), chunked_after(x))
     assert "does not determine the size symbols" in compiled.run.notes["fallbacks"]
+    assert compiled.run.coverage["fallback_ops"]["torch:getitem"] == 1  # told once, as data's
     assert "part0.imported" in compiled.run.stages  # the first part is compiled
 
 

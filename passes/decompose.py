@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted, filled, reshaped, spread_along
+from stack.ir.forms import converted, filled, reshaped, spread_by_name
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -122,7 +122,7 @@ def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
     inputs, output = dot_axes(node)
     if node.dtype != node.args[0].dtype or any(n not in output for o in inputs for n in o):
         return None
-    sides = [spread_along(a, names, output, node.shape) for a, names in zip(node.args, inputs)]
+    sides = [spread_by_name(a, names, output, node.shape) for a, names in zip(node.args, inputs)]
     return make("mul", sides)
 
 

@@ -18,7 +18,7 @@ from stack.ir import ops
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim
-from stack.ir.forms import spread_along
+from stack.ir.forms import spread_by_name
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluated
 from stack.ir.node import Block, Node
@@ -96,7 +96,7 @@ def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
         axes = spread(arg)
         if axes is None or not indexed.isdisjoint(axes):
             return None
-        return spread_along(arg.args[0], [own[i] for i in axes], names, node.shape)
+        return spread_by_name(arg.args[0], [own[i] for i in axes], names, node.shape)
 
     return gathered_operand(node, same)
 

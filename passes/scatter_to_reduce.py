@@ -17,7 +17,7 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
-from stack.ir.forms import filled, padded, spread_along
+from stack.ir.forms import filled, padded, spread_by_name
 from stack.ir.func import Func
 from stack.ir.integers import INT32
 from stack.ir.node import Node
@@ -127,10 +127,10 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     for bound, inside in ((line.low, "gt"), (line.high, "lt")):
         if bound is not None:
             is_met = _compared("eq", indices[0], bound + first)
-            is_met = spread_along(is_met, index, own, updates.shape)
+            is_met = spread_by_name(is_met, index, own, updates.shape)
             met = make("select", (is_met, updates, filled(fill, updates)))
             ended = _reduced(met, own, result, kind)
-            ended = spread_along(ended, [n for n in result if n != place], result, total.shape)
+            ended = spread_by_name(ended, [n for n in result if n != place], result, total.shape)
             type_ = TensorType(I32, total.shape)
             places = make("iota", (), {"axis": result.index(place)}, hint=type_)
             total = make("select", (_compared(inside, places, bound), total, filled(fill, total)))

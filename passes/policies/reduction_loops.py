@@ -122,6 +122,7 @@ def column_loop(
     is_prefetched = STATES.ahead * tile <= room and all(map(is_aligned, arrays))
     walks = is_prefetched and not is_first
     if has_positions and any(map(is_ragged, arrays)):
+        # few elements for each thread, of which it has the best values and their positions
         side = well_filled(sizes.columns, columns)
         block = max(RAGGED_STATES.block // 4, 4 * side)
         return replace(RAGGED_STATES, block=block, warps=side // WARP, columns=side)

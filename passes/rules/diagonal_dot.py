@@ -10,7 +10,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
-from stack.ir.forms import converted, filled, spread_along
+from stack.ir.forms import converted, filled, spread_by_name
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, multiplies, spread
 from stack.passes.positions.affine import affine
@@ -47,7 +47,7 @@ def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
                 continue
             moved = [i if n == k else n for n in other]
             factors = [
-                spread_along(converted(part, node.dtype), own, output, node.shape)
+                spread_by_name(converted(part, node.dtype), own, output, node.shape)
                 for part, own in (row, (node.args[1 - side], moved))
             ]
             return make("mul", factors)

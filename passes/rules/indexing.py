@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.builder import Builder, make
-from stack.ir.forms import sliced, spread_along
+from stack.ir.forms import sliced, spread_by_name
 from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import spread
@@ -70,8 +70,8 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     index = make("cast", (indices[0],), hint=indices[0].tensor.with_dtype(I32))
     places = make("iota", (), {"axis": at[0]}, hint=TensorType(I32, node.shape))
-    is_here = make("eq", (spread_along(index, own[0], names, node.shape), places))
-    update = spread_along(updates, own[1], names, node.shape)
+    is_here = make("eq", (spread_by_name(index, own[0], names, node.shape), places))
+    update = spread_by_name(updates, own[1], names, node.shape)
     kind = str(node.attrs["kind"])
     made = update if kind == "set" else make(kind, (x, update))
     return make("select", (is_here, made, x))
@@ -101,7 +101,7 @@ def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | Non
         reduction = {"add": "sum", "mul": "prod"}.get(kind, kind)
         updates = make("reduce", (updates,), {"axes": meeting, "kind": reduction})
         own = [n for n in own if n in names]
-    update = spread_along(updates, own, names, node.shape)
+    update = spread_by_name(updates, own, names, node.shape)
     return update if kind == "set" else make(kind, (x, update))
 
 

@@ -69,12 +69,10 @@ def first_positions(loop: Node) -> Node | None:
     axis, *held = block.params
     begins = dict(zip(held, starts, strict=True))
     found: dict[Node, Node] = {}
-    for state in states:
+    for state in () if limits else states:
         here = _here(state, states, begins, axis)
-        if here is not None and not limits:
-            kept = choice(state.kept)
-            assert kept is not None
-            found[state.new] = make("select", (kept.test, state.held, here))
+        if here is not None:
+            found[state.new] = state.kept.rebuilt([*state.kept.args[:2], here])
             begins[state.held] = _at_start(here, axis)
     return in_order(loop, found).rebuilt(args=[begins[h] for h in held]) if found else None
 

@@ -9,7 +9,7 @@ from math import prod
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make, new_params, remade
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted, spread_along
+from stack.ir.forms import converted, spread_by_name
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile, static
@@ -138,7 +138,7 @@ def as_reduction(group: Node, dot: Node) -> Node:
     is_wider = dot.dtype.bits > dot.args[0].dtype.bits  # a product could overflow
     sides = [converted(a, dot.dtype if is_wider else a.dtype) for a in dot.args]
     spread = [
-        spread_along(x, operand_names(dot, side), names, shape) for side, x in enumerate(sides)
+        spread_by_name(x, operand_names(dot, side), names, shape) for side, x in enumerate(sides)
     ]
     axes = tuple(range(len(kept), len(names)))
     total = make("reduce", (make("mul", spread),), {"kind": "sum", "axes": axes})

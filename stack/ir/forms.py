@@ -29,7 +29,7 @@ def filled(x: Node, like: Node) -> Node:
     return make("broadcast", (x,), {"axes": ()}, hint=like.tensor.with_dtype(x.dtype))
 
 
-def spread_along(
+def spread_by_name(
     x: Node, names: Sequence[str], wanted: Sequence[str], shape: Sequence[Dim]
 ) -> Node:
     """Broadcasts a value to the axes `wanted` of an array with this shape, by the names of its own

@@ -88,6 +88,14 @@ def inside(kernel: Node) -> str:
     return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
 
 
+def altered(kernel: Node, old: str, new: str) -> Node:
+    """The kernel with a part of its text, which has to be there, replaced."""
+    text = str(around(kernel))
+    assert old in text
+    (made,) = (n for n in parse(text.replace(old, new)).nodes if n.op == "kernel")
+    return made
+
+
 def is_short(func: Func) -> bool:
     """True if a group has floats of 16 bits: a kernel rounds those only where it stores."""
     (group,) = (n for n in func.nodes if n.blocks)

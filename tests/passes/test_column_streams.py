@@ -324,17 +324,6 @@ def test_tiles_of_rows_that_are_read_several_at_a_time() -> None:
         # wider loads, and wider elements
         ((255, 64, 32896), torch.bfloat16, ("bf16<16x64>", 2)),
         ((255, 64, 32895), torch.float32, ("f32<64x128>", 8)),
-    ],
-)
-def test_tiles_of_columns_with_positions(
-    shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]
-) -> None:
-    assert tiles(lambda x: x.argmax(1), shape, dtype) == tile
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "tile"),
-    [
         # each element is loaded on its own: a loop, with several short rows
         ((70000, 129), torch.bfloat16, ("bf16<8x16>", 1)),
         ((70000, 700), torch.bfloat16, ("bf16<2x64>", 1)),
@@ -346,9 +335,7 @@ def test_tiles_of_columns_with_positions(
         ((7000, 4095), torch.float32, ("f32<4096>", 8)),
     ],
 )
-def test_tiles_of_rows_with_positions(
-    shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]
-) -> None:
+def test_tiles_with_positions(shape: tuple[int, ...], dtype: Any, tile: tuple[str, int]) -> None:
     assert tiles(lambda x: x.argmax(1), shape, dtype) == tile
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nest_cases import around, inside, results
+from nest_cases import altered, around, inside, results
 from test_iteration_counts import EXPECTED as BEFORE
 from test_iteration_counts import nest
 
-from stack.ir import Node, parse, verify
+from stack.ir import Node, verify
 from stack.passes.steps.primitives import parse_steps, run_steps
 
 EXPECTED = """\
@@ -84,7 +84,5 @@ def test_infinities_and_nan() -> None:
     ],
 )
 def test_what_stays(old: str, new: str) -> None:
-    text = str(around(counted(10)))
-    assert old in text
-    (before,) = (n for n in parse(text.replace(old, new)).nodes if n.op == "kernel")
+    before = altered(counted(10), old, new)
     assert rewritten(before) is before

@@ -137,7 +137,7 @@ def attention(
         bounds = torch.rand(batch, seq, device=device) < DOCUMENTS / seq
         ids = bounds.cumsum(1)
         args, split = (*args, ids), (*split, None)
-        seen = _document_share(ids)
+        seen = document_share(ids)
     if variant == "differential":
         args, split = (q, k, draw(*q.shape), draw(*k.shape), v), (1,) * 5
     if variant == "bias":
@@ -162,7 +162,11 @@ def attention(
     )
 
 
-def _document_share(ids: Tensor) -> float:
+def document_share(ids: Tensor) -> float:
+    """Returns the share of the score matrix that a causal mask within documents keeps.
+
+    `ids`: integers [batch, position], the number of the document of each position.
+    """
     total = 0.0
     for row in ids:
         counts = torch.bincount(row).double()

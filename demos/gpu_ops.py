@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from stack.demos.gpu_attention import document_share
 from stack.demos.gpu_rows import by_hand
 from stack.demos.ops_programs import PROGRAMS, program
 from stack.errors import StackError
@@ -83,6 +84,8 @@ def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tup
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
     found = cost(custom(b, made, params, attributes)[0])
     share = 0.5 if attributes.get("causal") and args[0].shape[-2] > 1 else 1.0
+    if op == "attention.with_documents":
+        share = document_share(args[-1])
     is_integer = any(a.dtype is torch.int8 for a in args)
     if is_integer or all(a.element_size() == 1 for a in args[:2]):
         share /= 2  # 8-bit matmuls run at twice the rate of 16-bit ones

@@ -20,6 +20,7 @@ from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.reproduce import Failure
 from stack.measure.roofline import (
+    ABOVE,
     Ceilings,
     floor_seconds,
     measure_ceilings,
@@ -309,7 +310,7 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
             limit = row.pop("limit_ms", None)
             if row["ms"] and limit:
                 row["share_of_limit"] = limit / row["ms"]
-                if limit > 1.02 * row["ms"]:
+                if limit > ABOVE * row["ms"]:
                     name = f"{row['row']} {title_of(row['case'])}: {row['system']}"
                     what = f"{name} took {row['ms']:.3g} ms"
                     floor = f"below the floor of {limit:.3g} ms"

@@ -12,15 +12,14 @@ from stack.explore.kernel_rows import kernel_rows
 from stack.explore.table import scaled
 from stack.explore.terminal import filled
 from stack.ir.func import Func
-from stack.measure.roofline import Ceilings, matmul_flops
+from stack.measure.roofline import ABOVE, Ceilings, matmul_flops
 from stack.measure.timing import Timing
 from stack.run.backend import Executable, Kernel
 
 ROUNDS = 15
-ABOVE = 1.02  # share of the roof above which the roof cannot be right
 UNDER_LOAD = (
-    "a share of the roof above 100 %: the roof was measured under load, or the data of the kernel"
-    " was still in a cache; measure again on an idle machine"
+    "a share of the roof far above 100 %: the roof was measured under load, or the data of the"
+    " kernel was still in a cache; measure again on an idle machine"
 )
 
 

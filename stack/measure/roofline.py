@@ -24,6 +24,9 @@ SIZES = {"f32": 1536, "bf16": 2048}
 LONE = 640
 COPY_SIZES = (4 << 20, 16 << 20, 64 << 20, 256 << 20)
 ROUNDS = 7
+# A kernel this much faster than the roof shows that the roof was measured too low. Memory that is
+# only read may be some percent faster than a copy, whose reads and writes take turns.
+ABOVE = 1.1
 SECONDS = 2.0  # time limit per number: for an emulated type, a matmul takes minutes
 
 

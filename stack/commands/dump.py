@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -35,10 +36,11 @@ from stack.explore.terminal import Loud, filled
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
-from stack.run.record import SCHEMA, Run
+from stack.run.record import SCHEMA, Run, Stage
 from stack.run.targets import target_of
 from stack.wings import missing, part, wing
 
+SECONDS = 5.0  # between two lines about how far a check is
 TEXT = """
     Compile a program and show every stage that it goes through.
 
@@ -139,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         for kernel in kernels:
             refuse_long(kernel)
     given = _own_inputs(target, settings) if args.check else []
-    verdicts = list(check_stages(record.records, given)) if args.check else []
+    verdicts = _checked(record.records, given) if args.check else []
     is_wrong = any(v.problem for v in verdicts)
     if args.json:
         more = {"check": [asdict(v) for v in verdicts]} if args.check else {}
@@ -204,6 +206,18 @@ def _print_steps(found: Sequence[KernelSteps], args: argparse.Namespace) -> bool
             print(*(f"   {line}" for line in told), sep="\n")
             is_wrong |= bool(wrong)
     return is_wrong
+
+
+def _checked(stages: Sequence[Stage], given: Sequence[np.ndarray]) -> list[Verdict]:
+    """Checks every stage, and says on stderr every few seconds how far it is."""
+    found: list[Verdict] = []
+    told = time.monotonic()
+    for verdict in check_stages(stages, given):
+        found.append(verdict)
+        if time.monotonic() - told > SECONDS:
+            told = time.monotonic()
+            common.progress(f"checked stage {verdict.stage} on inputs of kind {verdict.kind!r}")
+    return found
 
 
 def _print_check(verdicts: Sequence[Verdict]) -> None:

@@ -117,9 +117,12 @@ def _domain(
     except CannotTile:
         return None
     results = results or body.results
+    real = [a for a, size in zip(axes, root.shape, strict=True) if size != 1]
     for result in results:
-        if result.shape == root.shape:
-            places.setdefault(result, axes)  # rows that are broadcast along another axis
+        if [s for s in result.shape if s != 1] == [s for s in root.shape if s != 1]:
+            # rows that are broadcast along another axis
+            own = iter(real)
+            places.setdefault(result, tuple(0 if s == 1 else next(own) for s in result.shape))
     return (root, axes, places) if all(r in places for r in results) else None
 
 
@@ -216,17 +219,15 @@ class _Nest:
         return Node("kernel", [*self.group.args, *self.arrays], attrs, self.group.type, (block,))
 
     def _spaces(self) -> list[LoopSpace]:
-        """Groups the results of the kernel by the loops that compute them: by one loop space for
-        all of them if possible, else one for each matmul, else one for each result.
+        """Groups the results of the kernel by the loops that compute them: one loop space for each
+        matmul if each result depends on one of several; else one for all results if possible, else
+        one for each result.
 
         Returns:
             For each space the parallel axes, the reduction axes, and for each result the output,
             the value to store and its index.
         """
         stored = list(zip(self.outputs, self.body.results, strict=True))
-        found = domain(self.body, self.root)
-        if found is not None and _is_full(*found, self.body.results):
-            return [self._space(*found, stored)]
         spaces: list[LoopSpace] = []
         for dot, results in parts_of(self.body):
             own = _domain(self.body, dot, results)
@@ -236,6 +237,9 @@ class _Nest:
         else:
             if spaces:
                 return spaces
+        found = domain(self.body, self.root)
+        if found is not None and _is_full(*found, self.body.results):
+            return [self._space(*found, stored)]
         return [self._own_space(output, result) for output, result in stored]
 
     def _space(

@@ -189,7 +189,7 @@ class ProductStreams(StepLowering[Gpu]):
         shared = [n for n in contracted if blocks[n] < sizes[n] and self.states.results[1:]]
         shared += [STREAMED] if sizes[STREAMED] > step and walks[1:] else []
         for name in shared:
-            made.take(ComputeWith(f"{name}.0").because("one loop computes the scores for all"))
+            made.may(ComputeWith(f"{name}.0").because("one loop computes the scores for all"))
         if row:
             precision = "tf32" if all(map(may_round, dots)) else ""
             made.take(Tensorize(precision).because("matrix instructions"))

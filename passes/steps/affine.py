@@ -146,15 +146,15 @@ def is_apart(index: Node, var: Node, inner: Collection[Node], size: int) -> bool
     found = index_of(index).along(var)
     if found is None or not found[0]:
         return False
-    step, terms = abs(found[0]), list[tuple[int, int]]()
+    step, spans, integers = abs(found[0]), list[tuple[int, int | None]](), Integers()
     for term, count in found[1].terms.items():
         if term.tensor.rank or not term.vars.isdisjoint(inner):
-            last = last_of(term)
-            if last is None:
-                return False
-            terms.append((abs(count), last))
-    small = sum(count * last for count, last in terms if count < step) + size - 1
-    large = [count for count, last in terms if count >= step and last]
+            known = integers.range(term)
+            spans.append((abs(count), None if known is None else known[1] - known[0]))
+    if any(count < step and span is None for count, span in spans):
+        return False
+    small = sum(count * (span or 0) for count, span in spans if count < step) + size - 1
+    large = [count for count, span in spans if count >= step and span != 0]
     # large terms shift the index by multiples of their gcd, which exceeds the span of all of these
     return small < step and (
         not large or gcd(*large) > step * (int(var.attrs["extent"]) - 1) + small
@@ -197,9 +197,27 @@ def _place(node: Node, parts: Sequence[AffineIndex], casts: bool, wraps: bool) -
     elif multiplies(node):
         factors = zip(parts, parts[::-1], strict=True)
         made = next((AffineIndex().plus(o, f.more) for f, o in factors if not f.terms), None)
+    elif node.op in ("div", "rem") and is_number(node.args[1]):
+        made = _digit(node, parts[0])
     if made is None or (wraps and not _fits(made, node.dtype)):
         return AffineIndex({node: 1})
     return made
+
+
+def _digit(node: Node, place: AffineIndex) -> AffineIndex | None:
+    """Returns the quotient or the remainder of an index by a number: of 128 * l + j, with j in [0,
+    128), they are l and j. None if they do not follow from the bounds of its terms.
+    """
+    by = int(number(node.args[1]))
+    if by < 1:
+        return None
+    whole = {term: count // by for term, count in place.terms.items() if count % by == 0}
+    quotient = AffineIndex(whole, place.more // by)
+    rest = place.plus(quotient, -by)
+    least, ends = quotient.ends(), rest.ends()
+    if least is None or ends is None or least[0] < 0 or ends[0] < 0 or ends[1] >= by:
+        return None
+    return quotient if node.op == "div" else rest
 
 
 def _fits(place: AffineIndex, dtype: DType) -> bool:

@@ -23,6 +23,7 @@ from stream_variants import (
 )
 
 import stack
+from stack.ir import parse
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
 
@@ -273,6 +274,46 @@ def test_sums_of_shared_weights_are_one_stream(rows: int) -> None:
     args = [torch.zeros(1, 2, n, 128, dtype=torch.bfloat16) for n in (rows, 512, 512)]
     made, _ = streamed(prepared(stack.trace(many_sums, *args)))
     assert [n.op for n in made.nodes if n.op in ("stream", "dot", "reduce")] == ["stream"]
+
+
+# the squares and the product of two projections, as CLIP compares a text with a picture
+PROJECTIONS = """func @f(%x: f32[1, 300], %w: f32[256, 300], %y: f32[1, 520], %v: f32[256, 520]) \
+-> (f32[1], f32[1], f32[1, 1]) at tensor {
+  %stream = stream(%x, %w, %y, %v) {name="sums"} : (f32[1], f32[1], f32[1, 1]) \
+{(%p0: f32[1, 300], %p1: f32[256, 300], %p2: f32[1, 520], %p3: f32[256, 520])
+    %a = dot(%p0, %p1) {rule="a b, k b -> a k"} : f32[1, 256]
+    %c = mul(%a, %a) : f32[1, 256]
+    %s = reduce(%c) {axes=[1], kind="sum"} : f32[1]
+    %b = dot(%p2, %p3) {rule="a b, k b -> a k"} : f32[1, 256]
+    %d = mul(%b, %b) : f32[1, 256]
+    %t = reduce(%d) {axes=[1], kind="sum"} : f32[1]
+    %r = reshape(%b) : f32[256, 1]
+    %u = dot(%a, %r) {rule="a k, k b -> a b"} : f32[1, 1]
+    return %s, %t, %u
+  } {(%o0: f32[1], %o1: f32[1], %o2: f32[1, 1], %n0: f32[1], %n1: f32[1], %n2: f32[1, 1])
+    return %o0, %o1, %o2
+  } {(%s0: f32[1], %s1: f32[1], %s2: f32[1, 1], %p0: f32[1, 300], %p1: f32[256, 300], \
+%p2: f32[1, 520], %p3: f32[256, 520])
+    return %s0, %s1, %s2
+  }
+  %s = item(%stream) {index=0} : f32[1]
+  %t = item(%stream) {index=1} : f32[1]
+  %u = item(%stream) {index=2} : f32[1, 1]
+  return %s, %t, %u
+}
+"""
+
+
+def test_sums_of_two_depths_are_loops_of_their_own(rng: np.random.Generator) -> None:
+    """No loop computes both: a list of steps that joined them was refused."""
+    source = parse(PROJECTIONS)
+    made = Pipeline("blocks").run(source).func
+    assert [n.op for n in made.nodes if n.op != "item"] == ["kernel"]
+    x, w, y, v = (rng.standard_normal(p.shape).astype("f4") for p in source.params)
+    a, b = (p.astype("f8") @ q.T.astype("f8") for p, q in ((x, w), (y, v)))
+    wanted = (a * a).sum(-1), (b * b).sum(-1), a @ b.T
+    for got, want in zip(made.interpret(x, w, y, v), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
 
 
 # ---- rows without elements, infinities

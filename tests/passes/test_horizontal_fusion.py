@@ -111,9 +111,9 @@ SMALL = """func @f(%x: T[67, 300], %q: T[130, 300], %k: T[37, 300], %v: T[300, 4
 """
 
 
-def put(dtype: str, tile: str) -> Func:
+def put(dtype: str, tile: str, text: str = SMALL) -> Func:
     """Three products of primes, the last with a bias, in one group with a tile."""
-    text = SMALL.replace("T[", f"{dtype}[")
+    text = text.replace("T[", f"{dtype}[")
     made = horizontal(str(Pipeline("fuse").run(parse(text)).func))
     (group,) = groups(made)
     name = f'name="{group.attrs["name"]}"'
@@ -134,6 +134,21 @@ def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
     lowered = Pipeline("blocks").run(source).func
     made = [n for n in lowered.nodes if n.op == "kernel"]
     assert len(made) == (3 if tile == "unfused" else 1)
+    arrays = [floats(tuple(map(int, p.shape)), dtype, rng) for p in source.params]
+    assert_exact(lowered.interpret(*arrays), source, arrays, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_products_of_one_shape_have_programs_of_their_own(
+    dtype: str, rng: np.random.Generator
+) -> None:
+    """As the queries, keys and values of attention: their results could share loops."""
+    text = SMALL.replace("130", "41").replace("37", "41")
+    source = put(dtype, "m=32@grid n=32@grid k=32@serial warps=4 stages=2", text)
+    (kernel,) = (n for n in Pipeline("blocks").run(source).func.nodes if n.op == "kernel")
+    loops = [n for n in kernel.blocks[0].nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+    assert len(loops) == 3
+    lowered = Pipeline("blocks").run(source).func
     arrays = [floats(tuple(map(int, p.shape)), dtype, rng) for p in source.params]
     assert_exact(lowered.interpret(*arrays), source, arrays, dtype)
 

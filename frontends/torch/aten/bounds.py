@@ -7,13 +7,15 @@ program, its smallest and largest value are checked before a call, and IndexErro
 eager. Any other index is clamped, which keeps memory accesses safe, and the program returns an
 additional bool that is false if clamping changed anything; it is checked after the run. A bool that
 depends on no data is computed during the import: if it is true, it is not returned. Integer
-divisors are also checked after the run, if eager would raise.
+divisors are also checked after the run, if eager would raise. Bools whose errors have one text are
+joined: a table that is read 26 times has one bool.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 from stack.frontends.torch.aten.lowering import Context, IndexCheck, Promise
@@ -133,6 +135,36 @@ def _clamp(cx: Context, index: Node, low: Dim, high: Dim, what: str) -> Node:
     text = f"index out of range: {what} reads at {low} to {high}"
     cx.promises.append(Promise(holds, "IndexError", text))
     return inside
+
+
+def joined_promises(cx: Context) -> list[Promise]:
+    """Returns the conditions to check after a run, one for all that raise the same error."""
+    first = {p.holds: p for p in reversed(cx.promises)}  # of equal conditions
+    found: dict[tuple[str, str], list[Node]] = {}
+    for promise in reversed(first.values()):
+        found.setdefault((promise.error, promise.text), []).append(promise.holds)
+    return [Promise(_all(cx, held), *said) for said, held in found.items()]
+
+
+def _all(cx: Context, conditions: Sequence[Node]) -> Node:
+    """Returns a bool scalar: whether all of some bool scalars are true.
+
+    Those that test arrays of one shape become one test of one array: one kernel for all.
+    """
+    if len(conditions) == 1:
+        return conditions[0]
+    b = cx.b
+    b.loc = tuple(dict.fromkeys(line for c in conditions for line in b.locs.get(c, ())))
+    alike: dict[tuple[Dim, ...], list[Node]] = {}
+    for condition in conditions:
+        is_whole = condition.op == "reduce" and condition.attrs["kind"] == "and"
+        tested = condition.args[0] if is_whole else condition
+        alike.setdefault(tested.shape, []).append(tested)
+    each = [reduce(lambda x, y: b.op("and", [x, y]), held) for held in alike.values()]
+    return reduce(
+        lambda x, y: b.op("and", [x, y]),
+        (cx.reduce("and", tested, range(tested.tensor.rank)) for tested in each),
+    )
 
 
 def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:

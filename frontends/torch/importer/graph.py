@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 
 from stack.errors import NoElementType, StackError, UnsupportedOp
 from stack.frameworks.torch_private import HigherOrderOperator, without_modes
+from stack.frontends.torch.aten.bounds import joined_promises
 from stack.frontends.torch.aten.complex_numbers import joined
 from stack.frontends.torch.aten.lowering import Context, IndexCheck, NotLowered, Promise
 from stack.frontends.torch.aten.strided_access import last_offset, read_strided, write_strided
@@ -196,8 +197,7 @@ class _Importer(Calls):
         orders = [self.orders.get(p) for p in params]
         outputs = self._outputs()
         results = [o for o in outputs if isinstance(o, Node)]
-        # the first of equal conditions
-        promises = [*{p.holds: p for p in reversed(self.cx.promises)}.values()][::-1]
+        promises = joined_promises(self.cx)
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
         return Imported(

@@ -100,3 +100,34 @@ def test_equal_conditions_are_one() -> None:
         torch.testing.assert_close(found, wanted)
     with pytest.raises(IndexError, match="index out of range"):
         compiled(given[0] * 2, *given[1:])
+
+
+def test_conditions_of_one_error_are_one() -> None:
+    """Bags of several columns of one table: each bag reads a slice, whose rest may be anything."""
+
+    def bags(table: Tensor, index: Tensor, more: Tensor) -> Tensor:
+        found = [torch.nn.functional.embedding(index[:, i], table) for i in range(3)]
+        return torch.stack([*found, torch.nn.functional.embedding(more[:4], table)])
+
+    table, index, more = torch.randn(9, 5), torch.randint(0, 9, (4, 4)), torch.randint(0, 9, (6,))
+    index[:, 3] = 100
+    more[4:] = -1
+    func = stack.trace(bags, table, index, more)
+    assert len(func.results) == 2
+    compiled = stack.compile(bags, table, index, more, backend="interpreter")
+    torch.testing.assert_close(compiled(table, index, more), bags(table, index, more))
+    for column in range(3):
+        wrong = index.clone()
+        wrong[2, column] = 9
+        with pytest.raises(IndexError, match=r"index out of range.* 0 to 8"):
+            compiled(table, wrong, more)
+    with pytest.raises(IndexError, match="index out of range"):
+        compiled(table, index, more - 20)
+
+
+def test_conditions_of_other_errors_stay_apart() -> None:
+    def two(one: Tensor, other: Tensor, index: Tensor) -> Tensor:
+        return one[index[:, 0]] + other[index[:, 1]]
+
+    given = torch.randn(9, 5), torch.randn(7, 5), torch.randint(0, 7, (4, 2))
+    assert len(stack.trace(two, *given).results) == 3

@@ -109,7 +109,8 @@ def _grade(lesson: Lesson, args: argparse.Namespace) -> int:
     paths = [Path(file) for file in args.files or [lesson.file]]
     for path in paths:
         if not path.is_file():
-            print(f"there is no {path}: `start {lesson.name}` makes one", file=sys.stderr)
+            made = f"`python -m stack.demos.course start {lesson.name}` writes one"
+            print(f"there is no {path}: {made}", file=sys.stderr)
             return 2
     records: list[Any] = []
     for path in paths:

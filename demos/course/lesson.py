@@ -91,6 +91,6 @@ class Lesson:
     def start(self, path: Path) -> str:
         """Writes the exercise to a file; returns why it cannot, or ""."""
         if path.exists():
-            return f"{path} is there already"
+            return f"{path} exists already: delete or rename it to start again"
         path.write_text(self.exercise, encoding="utf-8")
         return ""

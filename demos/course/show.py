@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stack.explore.dump import stage_table
 from stack.explore.table import table
 from stack.ir.func import Func
 from stack.measure.timing import Timing, interleave, repeat
@@ -16,19 +17,20 @@ from stack.releases import install_hint
 from stack.report.drawing import draw_graph, standalone
 from stack.report.graph import collapsed, graph_of
 from stack.report.graph_layout import layout
+from stack.run.record import Run
 
 EXTRAS = {"torch_mlir": "mlir", "mlir": "mlir"}  # packages that are installed by another name
 QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, for tests
 
 
 def show(value: Any) -> None:
-    """Shows a value as HTML in a notebook; prints its text elsewhere."""
+    """Shows a value as HTML in a notebook; prints its text elsewhere, of a run the stage table."""
     if "ipykernel" in sys.modules:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         display(value)
     else:
-        print(value)
+        print(stage_table(value.manifest()) if isinstance(value, Run) else value)
 
 
 def has(package: str) -> bool:

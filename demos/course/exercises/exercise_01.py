@@ -12,8 +12,8 @@ def bytes_saved(run):
     """Return how many bytes fewer the kernels move than one kernel for each imported op would.
 
     One kernel for each op of stage `imported` reads its operands and writes its result. A node has
-    .args and .type, a type has .bytes; run.kernels have .bytes. Constants and parameters are no
-    kernels.
+    .args and .type, a type has .bytes; run.kernels have .bytes. Constants (nodes with .op
+    "const") and parameters are no kernels.
     """
     raise Gap("add up what each node of run['imported'].func reads and writes")
 

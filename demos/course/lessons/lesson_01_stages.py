@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can name the stages from a framework's graph to assembly, read
 # the IR and compare two stages, and find why two ops share a kernel or do not.
 #
-# **Time**: 45 minutes. **Needs**: PyTorch and torch-mlir.
+# **Time**: 45 minutes. **Needs**: PyTorch and MLIR (`pip install '.[torch,mlir]'`).
 #
 # A compiler for tensors takes a function that was written one operation at a time, and makes
 # machine code that does several at once. Here we follow one function the whole way, and look at

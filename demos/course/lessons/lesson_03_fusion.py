@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can decide whether two ops may share a kernel and whether they
 # should, write a fusion rule, and measure what it gains.
 #
-# **Time**: 60 minutes. **Needs**: PyTorch and torch-mlir.
+# **Time**: 60 minutes. **Needs**: PyTorch and MLIR (`pip install '.[torch,mlir]'`).
 #
 # Memory is slow. A kernel that reads an array, adds one and writes it back spends nearly all of
 # its time on the road. **Fusion** computes several ops in one kernel, so that what is between

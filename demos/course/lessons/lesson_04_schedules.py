@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can read a kernel as a list of steps, write such a list for a
 # softmax and a matmul, and count what a tile loads.
 #
-# **Time**: 60 minutes. **Needs**: PyTorch and torch-mlir; the last cell needs Triton.
+# **Time**: 60 minutes. **Needs**: PyTorch and MLIR (`.[torch,mlir]`); the last cell: Triton.
 #
 # A **schedule** reorders loops, tiles them, and maps them to hardware. It changes no result and
 # can change the time a hundredfold. First, though, the **layout**: the order of an array's axes
@@ -23,11 +23,13 @@ def product(x, w):
 
 
 run = stack.compile(product, torch.randn(256, 512), torch.randn(384, 512)).run
+print(run["captured"].text)
 print(run.diff("imported", "laid-out"))
 
 # %% [markdown]
-# Three transposes, and none is left: two cancel, one vanishes into the rule of the product, which
-# now reads `n k`. A layout is decided where it costs nothing.
+# Three transposes are captured, and none is left. Two cancel as soon as they are imported, so the
+# diff shows only the third: it vanishes into the rule of the product, which now reads `n k`. A
+# layout is decided where it costs nothing.
 #
 # Now the loops. The compiler first writes every kernel as its **plain loop nest**: one loop for
 # each axis, one number at a time. Then it rewrites the nest step by step. These are the steps of
@@ -179,4 +181,4 @@ if has("triton"):
 # ## Exercise
 #
 # Work out the arithmetic of a tile: how much it loads and how many registers it needs. Then write
-# a list of steps that loads little.
+# a list of steps that loads less than the tile above, in the same number of registers.

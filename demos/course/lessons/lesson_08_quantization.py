@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can quantize weights in groups, pack two codes in a byte, and
 # move outliers from activations to weights.
 #
-# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need PyTorch and torch-mlir.
+# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need `.[torch,mlir]`.
 #
 # A weight in f32 takes 4 bytes; decoding a language model reads every weight for each token, so
 # time is bytes. Quantization stores weights as small integers or tiny floats, with scales. We

@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can turn a recurrence into a scan by an associative function, and
 # compare sequential, parallel and tiled scans.
 #
-# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need PyTorch and torch-mlir.
+# **Time**: 45 minutes. **Needs**: Python and NumPy; the last cells need `.[torch,mlir]`.
 #
 # h[t] = a[t] h[t-1] + x[t] is the heart of state space models and of linear attention. Each step
 # needs the one before, so it seems to take n steps. It does not: what is carried is a *function*,

@@ -4,7 +4,7 @@
 # **Goals**: after this lesson you can read a comparison of compilers without being misled by noise,
 # by library calls or by wrong results.
 #
-# **Time**: 30 minutes. **Needs**: PyTorch and torch-mlir; JAX, TVM and C++ for the peers.
+# **Time**: 30 minutes. **Needs**: `.[torch,mlir]`; JAX, TVM and C++ for the peers.
 #
 # PyTorch's Inductor, XLA, TVM and this one are given the same function. What did each fuse, how
 # many kernels run, how fast, and how right? And: when is such a table honest?
@@ -31,9 +31,9 @@ program = capture_program(find_frontend(block, args, "torch"), block, args)
 print(program.func)
 
 # %% [markdown]
-# A peer gets the program by two ways: `ir` is our imported function replayed in its framework,
-# `native` is the user's own function through its own front door. A fair table shows both: who
-# only measures the replay may be measuring the replay.
+# A peer gets the program by two ways: `ir` is our imported function, executed op by op with
+# functions of its framework, `native` is the user's own function through its own front door. A fair
+# table shows both: who only measures the replay may be measuring the replay.
 #
 # First the frameworks without a compiler, and XLA.
 

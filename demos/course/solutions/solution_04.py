@@ -12,8 +12,8 @@ def registers(m, n, lanes):
 
 
 def steps():
-    """8 x 32 sums are 16 registers; 8 + 32 numbers are loaded for 256 multiplications."""
+    """16 x 16 sums are 16 registers; 16 + 16 numbers are loaded for 256 multiplications."""
     return (
-        "split i 8; split j 32; reorder i.1 j.0; vectorize j.1; unroll i.1; compute_with k;"
+        "split i 16; split j 16; reorder i.1 j.0; vectorize j.1; unroll i.1; compute_with k;"
         " bind i.0 cores"
     )

@@ -147,7 +147,9 @@ class JaxFrontend:
         return {name: getattr(jax.config, name) for name in _FLAGS}
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
-        """Creates arguments from texts like `f32[2,16]`: normal floats, integers from 0 to 15."""
+        """Creates arguments from texts like `f32[2,16]`: normal floats, integers from 0 to 15, or
+        below 100 for `i64[2,16]<100`.
+        """
         import jax
 
         from stack.frontends.jax.lax.lowering import jax_dtype
@@ -155,9 +157,11 @@ class JaxFrontend:
         rng = np.random.default_rng(0)
         out: list[Any] = []
         for spec in specs:
-            type_ = type_named(spec)
+            text, _, high = spec.partition("<")
+            type_ = type_named(text)
             shape, dtype = type_.shape, type_.dtype
-            drawn = rng.standard_normal(shape) if dtype.kind in "fc" else rng.integers(0, 16, shape)
+            is_float, below = dtype.kind in "fc", int(high or 16)
+            drawn = rng.standard_normal(shape) if is_float else rng.integers(0, below, shape)
             held = drawn > 7 if dtype.kind == "b" else np.asarray(drawn)
             out.append(jax.numpy.asarray(held.astype(jax_dtype(dtype))))
         return tuple(out)

@@ -11,6 +11,7 @@ from typing import Any
 from stack.commands import common
 from stack.commands.opt import read
 from stack.explore.table import table
+from stack.ir.ops import find
 from stack.rewrite.check import Inexact
 from stack.testing.rules.branches import function_of
 from stack.testing.rules.named import rules_named
@@ -105,6 +106,7 @@ def details(proof: Proof) -> str:
     if not proof.programs:
         return "\n".join(
             [*lines, "", "NOT REACHED: no program was found on which the rule applies."]
+            + [f"There is no op {name}: `stackc ops` lists all." for name in _no_ops(proof)]
             + ["Give one with --on FILE, or search longer with --tries."]
         )
     lines += ["", f"agrees on {proof.inputs:,} inputs of {proof.programs} programs"]
@@ -160,11 +162,16 @@ def stated(proof: Proof) -> str:
     """Describes the difference of results that a rule states."""
     inexact = proof.stated
     if inexact == Inexact():
-        return "nothing, so results may only round differently"
+        return "no inexactness, so results may differ by rounding only"
     said = [f"a relative error of {inexact.error:g}"] if inexact.error else []
     said += ["more range and precision for intermediate values"] if inexact.wider else []
     said += ["finite inputs only"] if inexact.finite else []
     return ", ".join(said)
+
+
+def _no_ops(proof: Proof) -> list[str]:
+    """Returns the names of ops that a rule is for, but that do not exist."""
+    return [name for name in getattr(proof.rule, "roots", ()) if find(name) is None]
 
 
 def _error(proof: Proof) -> str:

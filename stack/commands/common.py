@@ -15,6 +15,7 @@ from stack.errors import UsageError, unknown_name
 from stack.explore.lowering import Settings
 from stack.explore.target import CommandTarget, resolve
 from stack.run.compile import DEFAULT_BACKEND
+from stack.run.pipeline_edits import DEFAULT
 from stack.run.specs import parse_backends
 
 EACH = ", and a row for each layer"  # what --wide shows besides
@@ -62,7 +63,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SPEC",
-        help="one argument, as 'f32[2,16,64]'; once for each argument",
+        help="one argument, as 'f32[2,16,64]', or 'i64[2,16]<100' for integers from 0 to 99; once"
+        " for each argument; --dynamic makes sizes symbolic",
     )
     parser.add_argument(
         "--frontend",
@@ -117,15 +119,22 @@ def add_mesh(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def pipeline(text: str) -> str:
+    """Returns the text of --passes, with the pipeline that is changed if only changes are given."""
+    return f"{DEFAULT},{text}" if text.startswith(("+", "-")) else text
+
+
 def add_passes(parser: argparse.ArgumentParser, several: bool) -> None:
     """Adds the option --passes; with `several`, it may be repeated, once for each system."""
     parser.add_argument(
         "--passes",
+        type=pipeline,
         action="append" if several else "store",
-        default=None if several else "default",
+        default=None if several else DEFAULT,
         metavar="PIPELINE",
-        help="such as 'canonicalize,fuse{max_inputs=8}', instead of the backend's own pipeline; or"
-        " changes to that pipeline, as 'default,+file.py:Mine@fused,-layout'"
+        help="such as 'canonicalize,fuse{max_inputs=8}', instead of the stages up to"
+        " `scheduled` (tiled and loop still run); or changes to the backend's own pipeline, as"
+        " '+file.py:Mine@fused,-layout'; write --passes=-layout, with =, if it begins with -"
         + ("; repeatable: each is one system" if several else ""),
     )
 
@@ -137,9 +146,9 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:SCHEDULE|FILE",
-        help="schedule of the group of a value, as 'y: m=128 n=64 k=32 stages=3 warps=8'; the"
-        " compiler picks the rest; or a list of steps, 'y: split r 64; vectorize r.1'; repeatable,"
-        " or a file with one schedule per line",
+        help="schedule of the group of a value: blocks of its axes, as 'y: m=128 n=64 k=32 stages=3"
+        " warps=8' for a GPU or 'y: m=6 n=16' for a CPU, whose compiler picks the rest; or a list"
+        " of steps, 'y: split r 64; vectorize r.1'; repeatable, or a file with one per line",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError, VerifyError
 from stack.explore.diff import without_lines
-from stack.explore.saved_run import parse_file_text
+from stack.explore.saved_run import is_run, load_run, machine_of, parse_file_text
 from stack.explore.table import table
 from stack.explore.target import IRText, resolve
 from stack.ir import files
@@ -19,7 +19,7 @@ from stack.ir.func import Func
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline, Record
 from stack.schedule import named_schedules
-from stack.target import Cpu, load
+from stack.target import Cpu, Target, load
 from stack.wings import part
 
 OPT = """
@@ -55,8 +55,8 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--target",
         metavar="NAME|FILE",
-        help="the machine to lower for, see `stackc targets` (default: sm_90 for passes of GPUs,"
-        " avx512 for passes of CPUs)",
+        help="the machine to lower for, see `stackc targets` (default: that of RUN, else sm_90 for"
+        " passes of GPUs, avx512 for passes of CPUs)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
     parser.add_argument(
@@ -127,9 +127,7 @@ def read(spec: str) -> Func:
     else:
         target = resolve(spec)
         if not isinstance(target, IRText):
-            raise UsageError(
-                f"{spec} is not a file of IR text; for a stage of a run write RUN:STAGE"
-            )
+            raise not_ir(spec)
         func = target.func
     try:
         verify(func)
@@ -139,6 +137,23 @@ def read(spec: str) -> Func:
             error.add_note(f"at {place}")
         raise
     return func
+
+
+def not_ir(spec: str, inputs: Sequence[str] = ()) -> UsageError:
+    """Returns the error for a program or a run where a command takes IR text."""
+    if ".py:" not in spec:
+        return UsageError(f"{spec} is not a file of IR text; for a stage of a run write RUN:STAGE")
+    given = "".join(f" -i '{text}'" for text in inputs)
+    return UsageError(
+        f"{spec} is a program, not IR text: dump it first, with `stackc dump {spec}{given} -o r1`,"
+        " then name a stage, as r1:imported"
+    )
+
+
+def _machine_of(spec: str) -> Target | None:
+    """Returns the target of the run in RUN:STAGE; None for other files."""
+    folder, colon, _ = spec.rpartition(":")
+    return machine_of(load_run(folder)) if colon and is_run(Path(folder)) else None
 
 
 def place_of(node: str, file: str) -> str:
@@ -161,7 +176,7 @@ def run_opt(args: argparse.Namespace) -> int:
     if args.against:
         return part("bench", "judge-fusings")(args)
     schedules = named_schedules(args.schedule)
-    target = load(args.target) if args.target else None
+    target = load(args.target) if args.target else _machine_of(args.file)
     loops = "{loops=cpu}" if isinstance(target, Cpu) else ""
     pipeline = args.pass_pipeline or (f"schedule{loops}" if schedules else "")
     if not pipeline:

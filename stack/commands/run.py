@@ -11,7 +11,7 @@ import numpy as np
 
 import stack.plugins as plugins
 from stack.commands import common
-from stack.commands.opt import read
+from stack.commands.opt import not_ir, read
 from stack.errors import UsageError
 from stack.explore.assembly import resume, run_of
 from stack.explore.lowering import Settings, capture, captured_program
@@ -102,8 +102,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("give a FILE to run")
     if args.first_nan or args.first_inf:
         return _run_first_nan(args, args.file)
+    if ".py:" in args.file:
+        raise not_ir(args.file, args.input)
     if args.input or args.frontend:
-        raise UsageError("-i and --frontend are for a program: add --first-nan")
+        raise UsageError("-i and --frontend are for a program with --first-nan, not for IR text")
     if args.against:
         args.against = same_run(args.against, args.file)
     if args.kernel:

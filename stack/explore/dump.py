@@ -13,6 +13,7 @@ from stack.run.backend import Kernel
 from stack.run.retreat import STAGE
 
 Manifest = dict[str, Any]
+LEAST = 0.01  # the share of a phase in the compile time from which it is shown
 SHOWN = 3  # values of equal layers that are named
 CAPTURED = "captured"  # its notes say so if a training step is not cut by our passes
 
@@ -58,15 +59,18 @@ def kernel_table(manifest: Manifest) -> str:
 
 
 def phase_table(manifest: Manifest) -> str:
-    """Returns the compile time by phase, the longest first."""
+    """Returns the compile time by phase, the longest first. Short ones are shown with --wide."""
     taken = {str(p["phase"]): float(p["ms"]) for p in manifest.get("phases", ())}
     total = sum(taken.values())
     rows: list[list[object]] = [
         [name, number(ms), f"{100 * ms / total:.0f} %"]
         for name, ms in sorted(taken.items(), key=lambda entry: -entry[1])
-        if ms
+        if ms and (view().is_whole or ms >= LEAST * total)
     ]
-    return table(["phase", "ms", "share"], rows)
+    few = sum(map(bool, taken.values())) - len(rows)
+    note = "rest: imports of modules, and work between the phases" if "rest" in taken else ""
+    note += f"; {few} phases below 1 % (--wide shows all)" if few else ""
+    return f"{table(['phase', 'ms', 'share'], rows)}\n{filled(note.removeprefix('; '))}".rstrip()
 
 
 def derivations(manifest: Manifest) -> list[str]:

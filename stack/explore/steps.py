@@ -28,6 +28,7 @@ from stack.target import Target
 STAGE = "scheduled"
 MOST_TURNS = 1 << 15  # limit of loop iterations for the interpreter: some seconds
 _NAME = re.compile(r"%?(?P<value>.+)\.step(?P<number>\d+)")
+_STEP = re.compile(r"step\d+")
 Shown = Callable[[Node, Target], list[tuple[str, str, Node]]]
 
 
@@ -253,6 +254,11 @@ def stage_text(run: SavedRun, name: str) -> str:
     Raises:
         UsageError: the run has neither.
     """
+    if name not in run.stages and _STEP.fullmatch(name):
+        raise UsageError(
+            f"{name!r} lacks the name of a kernel: steps are `softmax.{name}` for the kernel of"
+            " %softmax; `stackc dump --steps` lists them"
+        )
     if name in run.stages or not is_step(name):
         return run.text(name)
     backend = plugins.load("stack.backends", str(run.manifest["backend"]))
@@ -268,7 +274,12 @@ def same_run(spec: str, other: str) -> str:
     folder, colon, _ = other.rpartition(":")
     if not colon or Path(spec).exists() or not is_run(Path(folder)):
         return spec
-    return f"{folder}:{spec}" if is_step(spec) or spec in load_run(folder).stages else spec
+    stages = load_run(folder).stages
+    if is_step(spec) or spec in stages:
+        return f"{folder}:{spec}"
+    if spec.isidentifier():
+        raise unknown_name(f"no file, and {folder} has no stage", spec, stages)
+    return spec
 
 
 def alone(kernel: Node, operands: Sequence[Node] = ()) -> Func:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import stack.plugins as plugins
 import stack.wings as wings
 from stack.errors import StackError, UsageError
+from stack.explore.input_specs import check_inputs
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.func import Func
@@ -68,6 +69,7 @@ def resolve(
     Raises:
         UsageError: nothing has this name; the message suggests similar names and accepted forms.
     """
+    check_inputs(inputs)
     path = Path(spec)
     if path.is_dir():
         return load_run(path)

@@ -40,7 +40,7 @@ def why_illegal(schedule: Schedule, domain: Domain, needs: Sequence[Need] = ()) 
     for name in dict.fromkeys(s.axis for s in schedule.splits):
         axis = domain.axis(name)
         if axis is None:
-            return f"no axis {name!r}; its domain has {domain}"
+            return f"no axis {name!r}; its domain has {domain}; only lists of steps name loops"
         why = _why_not_split(axis, schedule.of(name), domain.tails)
         if why:
             return f"axis {name}: {why}"
@@ -71,7 +71,8 @@ def _why_not_split(axis: Axis, splits: Sequence[AxisSplit], tails: bool) -> str:
             return f"{shown} would divide it among programs, and {whole}"
         if split.binding not in allowed:
             known = ", ".join(allowed) or "nothing"
-            return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}"
+            way_out = "" if allowed else f": leave out {axis.name}"
+            return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}{way_out}"
         for block in filter(None, (split.block, split.tail)):
             why = _why_no_block(axis, block, 1 if outer else axis.unit)
             if why:

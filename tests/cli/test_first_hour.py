@@ -163,3 +163,59 @@ def test_steps_are_shown_for_every_backend(
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert "(triton, cuda)" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("f32[64x1000]", "commas are between sizes"),
+        ("float32[64,1000]", "float32 is f32"),
+        ("f32[?,1000]", "make sizes symbolic by --dynamic"),
+        ("f33[4]", "types are bool, i8, "),
+        ("f32", "an element type and sizes in brackets"),
+    ],
+)
+def test_an_input_that_cannot_be_read_says_how_to_write_it(
+    here: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
+) -> None:
+    said = refused(capsys, "dump", "net.py:f", "-i", text)
+    assert why in said
+    assert "write it as 'f32[2,16,64]'" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["--passes", "+mine.py:Mine@fussed"], "did you mean 'fused'?"),
+        (["--passes=-fuze"], "did you mean 'fuse'?"),
+        (["--schedule", "y: splitt i 4"], "did you mean 'split'?"),
+    ],
+)
+def test_settings_are_checked_before_the_program_is_imported(
+    here: Path, capsys: pytest.CaptureFixture[str], argv: list[str], why: str
+) -> None:
+    assert why in refused(capsys, "dump", "missing.py:f", *argv)
+
+
+def test_run_of_a_program_says_to_dump_it_first(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "run", "net.py:f", "-i", "f32[4]")
+    assert "`stackc dump net.py:f -i 'f32[4]' -o r1`, then name a stage, as r1:imported" in said
+
+
+def test_names_of_stages_and_steps_of_a_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump", "net.stack", "--target", "avx2", "-o", "r1"]) == 0
+    said = refused(capsys, "run", "r1:fused", "--against", "importd")
+    assert "r1 has no stage 'importd'; did you mean 'imported'?" in said
+    assert "steps are `softmax.step2`" in refused(capsys, "show", "r1", "step2")
+
+
+def test_opt_lowers_for_the_target_of_the_run(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dump", "net.stack", "--target", "avx2", "-o", "r1"]) == 0
+    capsys.readouterr()
+    assert main(["opt", "r1:fused", "--pass-pipeline", "schedule{loops=cpu},tile"]) == 0
+    printed = capsys.readouterr().out
+    assert "f32<32>" in printed and "f32<64>" not in printed

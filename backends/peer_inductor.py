@@ -112,10 +112,10 @@ def compiling(options: dict[str, Any], watch: Watch) -> Iterator[None]:
 
 def _note(options: dict[str, Any], what: str) -> str:
     mode = options.get("mode", "default")
-    cache = "an empty cache" if options.get("fresh") else "the cache of the environment"
+    cache = ", an empty cache" if options.get("fresh") else ""
     extra = "".join(f", {k}={v}" for k, v in options.get("inductor", {}).items())
     return (
-        f"torch {torch.__version__}, {what}, mode {mode}{extra}, {cache},"
+        f"torch {torch.__version__}, {what}, mode {mode}{extra}{cache},"
         f" {torch.get_num_threads()} threads"
     )
 

@@ -159,7 +159,7 @@ class Epilogue(FusionRule):
         if consumer.dots:
             return Why("two dots are two kernels")
         if consumer.reduces:
-            return Why("the consumer reduces over what a tile of the dot does not contain")
+            return Why("the consumer reduces whole rows, and a tile of the dot has parts of rows")
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
         if self.most and maps.merged is not None:

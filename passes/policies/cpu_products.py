@@ -155,7 +155,8 @@ class CpuProducts(StepLowering[Cpu]):
             made.take(Accumulate(axis, tile.block).because(why))
         once = Pack(columns, ONCE).because("it is the same in all calls")
         if not (is_kept(self.group, dot) and made.may(once)):
-            why = f"all {tile.height} rows read a panel in order, from the cache"
+            rows_read = tile.roles.count(tile.roles.outer) * tile.roles.height
+            why = f"all {rows_read} rows read a panel in order, from the cache"
             made.take(Pack(columns).because(why))
         if tile.groups == 1:
             made.may(Prefetch(columns).because("the next panel is there when it is packed"))

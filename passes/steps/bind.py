@@ -47,11 +47,18 @@ class Bind(LoopStep, name="bind"):
         if self.to not in KINDS:
             yield f"axis {self.axis}: it can be bound to {' or '.join(KINDS)}, not to {self.to!r}"
         if isinstance(target, Cpu if self.to == "grid" else Gpu):
-            yield f"axis {self.axis}: {target.title} has no {self.to}"
+            own, other = ("GPUs", "cores") if self.to == "grid" else ("CPUs", "grid")
+            why = f"`{self.to}` is for {own}, not for {target.title}"
+            yield f"axis {self.axis}: {why}: write `bind {self.axis} {other}`"
         yield why_no_axis(kernel, self.axis)
         for loop, around in loops_along(kernel, self.axis):
             if not is_serial(loop):
                 yield f"axis {self.axis} is bound to {bound_to(loop)} already"
+            if not stores_only(loop):
+                yield (
+                    f"the loop over {self.axis} carries a value from one iteration to the next, as"
+                    " a sum does, so its iterations cannot be distributed: bind another axis"
+                )
             inside = next((o for o in around if o.attrs["kind"] != KINDS[self.to]), None)
             if inside is not None:
                 name = f"{inside.attrs['kind']} loop over {axis_of(inside)}"
@@ -59,8 +66,6 @@ class Bind(LoopStep, name="bind"):
             if self.to == "cores" and around and inner_loop(around[-1], self.axis) is None:
                 outer = axis_of(around[-1])
                 yield f"not perfectly nested: the body of {outer} is more than {self.axis}"
-            if not stores_only(loop):
-                yield f"the loop over {self.axis} carries a value from one iteration to the next"
             yield why_shared(loop, own=True)
 
     def change(self, edit: Edit, loop: Node) -> Node:

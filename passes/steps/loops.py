@@ -82,7 +82,11 @@ def why_no_axis(kernel: Node, axis: str) -> str:
     if axis in known:
         return ""
     named = ", ".join(f"{name} of {extent}" for name, extent in known.items()) or "none"
-    return f"there is no loop over {axis!r}; the axes are: {named}"
+    why = f"there is no loop over {axis!r}; the axes are: {named}"
+    whole = axis.removesuffix(".0")
+    if f"{whole}.1" in known and whole != axis:
+        why += f"; a split of {whole} by at least its extent leaves one block, and no {axis}"
+    return why
 
 
 def why_no_memory(kernel: Node, memory: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, get_type_hints
 
-from stack.errors import UsageError
+from stack.errors import UsageError, unknown_name
 from stack.ir.node import Node
 from stack.passes.steps.edit import Edit
 from stack.target import Cpu, Gpu, Target
@@ -129,8 +129,7 @@ def parse_steps(text: str) -> list[Step]:
 def _parsed(words: Sequence[str], line: str) -> Step:
     name, *given = words
     if name not in STEPS:
-        known = ", ".join(sorted(STEPS))
-        raise UsageError(f"step {line!r}: there is no primitive {name!r}; there are: {known}")
+        raise unknown_name(f"step {line!r}: there is no primitive", name, STEPS)
     made = STEPS[name]
     types, fields = get_type_hints(made), _arguments(made)
     values: dict[str, Any] = {}

@@ -24,7 +24,9 @@ def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> s
             return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other one"
         held, most = prod(shape) * max(value.dtype.bytes, 1), target.registers * target.vector_bytes
         if held > most:
-            return f"a vector of {prod(shape)} {value.dtype} has {held} bytes, all registers {most}"
+            fit = most // max(value.dtype.bytes, 1)
+            sizes = f"a vector of {prod(shape)} {value.dtype} has {held} bytes"
+            return f"{sizes}, all registers {most}: at most {fit} of them fit"
     return ""
 
 

@@ -285,7 +285,7 @@ class Candidate:
         lost = [n for n in inside - own if self._is_read(n, own)]
         if lost:
             name = graph.name(max(lost, key=graph.place.__getitem__))
-            raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
+            raise Refusal(f"{name} is as long as the axis, and other values need all of it again")
         rows = [] if region.dots else multi_outputs(graph, region, finishing, needed)
         finishing |= producers(region, finishing)
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
@@ -316,9 +316,8 @@ class Candidate:
         dots = contractions(region.members)
         long = [n for n in self.outputs if self._is_row(n, self.finishing)]
         if (dots or region.dots) and long:
-            raise Refusal(
-                f"{self.graph.name(long[0])}, which is as long as the axis, is needed elsewhere"
-            )
+            name = self.graph.name(long[0])
+            raise Refusal(f"{name} is as long as the axis, and other values need all of it again")
         self._check_width(dots, region)
         factors = [f for s in self.normal.states for f in s.all_factors]
         depends = any(follows(f) for f in factors)

@@ -12,7 +12,7 @@ from typing import Any
 from stack.errors import StackError
 from stack.run.frontend import Captured, Frontend
 
-OWN = "the program raises this itself, without the compiler too"
+OWN = "your program raises this error without the compiler as well"
 UNTRACED = "its framework cannot trace the program, which runs without the compiler"
 FAULT = "a fault of the compiler, not of the program, which runs without it"
 _STANDARD = Path(sysconfig.get_path("stdlib"))

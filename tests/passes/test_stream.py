@@ -234,7 +234,8 @@ def test_weights_that_are_returned_stay() -> None:
     )
     result, notes = streamed(parse(text), "min_axis=4096")
     assert not streams(result)
-    assert any("%p, which is as long as the axis, is needed elsewhere" in n for n in notes), notes
+    why = "%p is as long as the axis, and other values need all of it again"
+    assert any(why in n for n in notes), notes
 
 
 def test_scores_that_are_returned_are_read_from_memory(rng: np.random.Generator) -> None:

@@ -1251,7 +1251,7 @@ def test_masked_blocks_stay_inside_of_memory(text: str) -> None:
 
 
 UNREADABLE = {
-    "tensorise r": "no primitive 'tensorise'; there are: accumulate, assume, bind, block",
+    "tensorise r": "no primitive 'tensorise'; did you mean 'tensorize'? there are: accumulate",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
     "split r x": "block is a whole number, not 'x'",
     "split r ٣": "block is a whole number, not '٣'",

@@ -33,14 +33,13 @@ from stack.explore.steps import STAGE, KernelSteps, check_steps, refuse_long, st
 from stack.explore.table import table
 from stack.explore.target import CommandTarget, ExampleCall
 from stack.explore.terminal import Loud, filled
-from stack.passes.steps.primitives import parse_steps
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, stages_of
 from stack.run.pipeline_edits import split_weights
 from stack.run.record import SCHEMA, Run, Stage
 from stack.run.targets import target_of
-from stack.schedule.user_schedules import is_list, named_schedules
+from stack.schedule.user_schedules import named_schedules
 from stack.wings import missing, part, wing
 
 SECONDS = 5.0  # between two lines about how far a check is
@@ -176,10 +175,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(backend: Backend, settings: Settings) -> None:
-    """Refuses passes, stages and steps that do not exist, before a framework is imported."""
+    """Refuses unknown passes and unreadable schedules, before a framework is imported."""
     stages_of(backend, split_weights(settings.passes)[1], settings.rounds)
-    for text in filter(is_list, named_schedules(settings.schedules).values()):
-        parse_steps(text)
+    named_schedules(settings.schedules)
 
 
 def _own_inputs(target: CommandTarget, settings: Settings) -> list[np.ndarray]:

@@ -188,7 +188,7 @@ def test_an_input_that_cannot_be_read_says_how_to_write_it(
     [
         (["--passes", "+mine.py:Mine@fussed"], "did you mean 'fused'?"),
         (["--passes=-fuze"], "did you mean 'fuse'?"),
-        (["--schedule", "y: splitt i 4"], "did you mean 'split'?"),
+        (["--schedule", "y: microkernel"], "steps with their operands"),
     ],
 )
 def test_settings_are_checked_before_the_program_is_imported(

@@ -71,7 +71,8 @@ class _Reordered:
     """Values in another order of axes, computed in that order by elementwise ops.
 
     Their operands move for free. Matmuls write any order, but only one: so those count whose
-    results nothing else reads.
+    results nothing else reads. Their last axis stays one of rows or columns: elements of a batch
+    axis are of different programs.
 
     Args:
         perm: the order.
@@ -97,7 +98,9 @@ class _Reordered:
     def _computed(self, x: Node, is_own: bool) -> Node | None:
         if is_contraction(x) and is_own:
             inputs, output = dot_axes(x)
-            return make_dot(x.args, inputs, [output[p] for p in self.perm], x)
+            order = [output[p] for p in self.perm]
+            is_batch = all(order[-1] in names for names in inputs)
+            return None if is_batch else make_dot(x.args, inputs, order, x)
         if ops.lookup(x.op).kind != "elementwise":
             return None
         args: list[Node] = []

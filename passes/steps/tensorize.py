@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stack.ir.axes import reshape_groups
 from stack.ir.builder import constant, make
 from stack.ir.contraction import PRECISIONS as ROUNDINGS
 from stack.ir.node import Block, Node
@@ -26,6 +27,7 @@ from stack.ir.traits import (
     axis_order,
     choice,
     converts,
+    is_alias,
     is_contraction,
     is_load,
     is_loop,
@@ -196,6 +198,11 @@ def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
 def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
     """True if a tile is 0 along `axis` where a test is false: its load ensures that."""
     value = unconverted(value)
+    if is_alias(value):
+        (source,) = value.args
+        for read, made in reshape_groups(source.shape, value.shape):
+            if (read.stop - read.start, made.start, made.stop) == (1, axis, axis + 1):
+                return _is_zero_past(source, test, read.start)
     if not is_load(value):
         return False
     index, mask, other, tile = parts_of(value)

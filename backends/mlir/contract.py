@@ -13,11 +13,12 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_contraction, is_elementwise, spread
 
-from .access import Accesses, memory_type
+from .access import Accesses
 from .amx import store_sums
 from .copies import copy
 from .elementwise import Unprintable, emit
 from .micro_kernel import multiply
+from .statements import memory_type
 from .views import View, each_row, in_rows, is_view, sizes, strides, view
 
 
@@ -51,7 +52,7 @@ def _block(p: Accesses, node: Node) -> str | list[str]:
         return _regroup(p, node)
     axes = spread(node)
     if axes == ():
-        return [p.on_lanes(node.args[0], _lanes(node))] * _count(node)
+        return [p.value(node.args[0], _lanes(node))] * _count(node)
     if axes == (node.tensor.rank - 1,):
         return rows(p, node.args[0]) * _count(node)
     if is_elementwise(node):
@@ -110,7 +111,5 @@ def _store(p: Accesses, node: Node) -> str:
 
 def _elementwise(p: Accesses, node: Node) -> list[str]:
     lanes = _lanes(node)
-    args = [
-        rows(p, a) if a.tensor.rank else [p.on_lanes(a, lanes)] * _count(node) for a in node.args
-    ]
+    args = [rows(p, a) if a.tensor.rank else [p.value(a, lanes)] * _count(node) for a in node.args]
     return [emit(p, node, list(parts), lanes) for parts in zip(*args, strict=True)]

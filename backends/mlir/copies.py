@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from stack.ir.types import I32, DType
 
-from .access import Accesses, memory_type
+from .access import Accesses
 from .elementwise import cast, shaped
+from .statements import memory_type
 from .views import View, at, loop, step
 
 LANES, COLUMNS = 16, 4  # a transpose in registers takes 16 rows of 4 words

@@ -17,7 +17,7 @@ from stack.ir.traits import converts, in_windows, is_contraction
 from stack.ir.types import DType
 
 from .access import Accesses
-from .elementwise import Unprintable, cast, element, shaped
+from .elementwise import Unprintable, cast, shaped
 from .mma import is_raised, is_stored
 
 VIEWS = ("cast", "fetch", "transpose", "reshape", "unfold")
@@ -158,7 +158,7 @@ def at(p: Accesses, base: str, offset: int, dtype: DType) -> str:
     """The address of an element `offset` further on."""
     if not offset:
         return base
-    kind = element(dtype)
+    kind = shaped(dtype)
     return p.do(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr) -> !llvm.ptr, {kind}")
 
 
@@ -166,7 +166,7 @@ def step(p: Accesses, base: str, index: str, stride: int, dtype: DType) -> str:
     """The address `index` strides further on."""
     if stride != 1:
         index = p.do(f"arith.muli {index}, {p.constant(f'{stride} : i64')} : i64")
-    kind = element(dtype)
+    kind = shaped(dtype)
     return p.do(f"llvm.getelementptr {base}[{index}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}")
 
 

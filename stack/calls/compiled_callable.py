@@ -116,7 +116,8 @@ class Compiled:
             on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
             backend = self.options.get("backend") or default_backend("cuda" if on_gpu else "cpu")
             warm(backend, self.options)
-            if split_weights(self.options.get("passes", "default"))[0]:
+            passes = self.options.get("passes", DEFAULT)
+            if passes != DEFAULT and split_weights(passes)[0]:
                 self._calls = WholeCalls(frontend, self.fn, self.options)
             else:
                 self._calls = frontend.calls(self.fn, self.dynamic, self.options)

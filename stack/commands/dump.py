@@ -35,8 +35,8 @@ from stack.explore.terminal import Loud, filled
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
+from stack.run.options import target_of
 from stack.run.record import SCHEMA, Run
-from stack.run.targets import target_of
 from stack.wings import missing, part, wing
 
 TEXT = """

@@ -119,7 +119,25 @@ class Object:
             s = self.sections[i]
             if s.kind != SHT_NOBITS:
                 memory[at : at + s.size] = self.data[s.offset : s.offset + s.size]
-        names, values, exported = self._symbols(base)
+        symbols = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
+        if symbols is None:
+            raise LoadError("no symbol table")
+        strings = self.sections[symbols.link].offset
+        names: list[str] = []
+        values: list[int | None] = []  # addresses of symbols
+        exported: dict[str, int] = {}
+        for at in range(symbols.offset, symbols.offset + symbols.size, 24):
+            start, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", self.data, at)
+            name = _text(self.data, strings + start)
+            if section >= SHN_LORESERVE and section != SHN_ABS:
+                raise LoadError(f"symbol {name!r} is in no section")
+            address = value if section == SHN_ABS else None
+            if section in self.places:
+                address = base + self.places[section] + value
+            if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
+                exported[name] = address
+            names.append(name)
+            values.append(address)
         for s in self.sections:
             if s.kind != SHT_RELA or s.info not in self.places:
                 continue
@@ -134,30 +152,6 @@ class Object:
                 where = self.places[s.info] + offset
                 (relocate or _relocate)(memory, where, base + where, kind, target + addend)
         return exported
-
-    def _symbols(self, base: int) -> tuple[list[str], list[int | None], dict[str, int]]:
-        """Names and addresses of all symbols, and the addresses of exported functions."""
-        table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
-        if table is None:
-            raise LoadError("no symbol table")
-        strings = self.sections[table.link].offset
-        values: list[int | None] = []
-        names: list[str] = []
-        exported: dict[str, int] = {}
-        for at in range(table.offset, table.offset + table.size, 24):
-            name, info, _, shndx, value, _ = struct.unpack_from("<IBBHQQ", self.data, at)
-            label = _text(self.data, strings + name)
-            if shndx == SHN_ABS:
-                address = value
-            elif shndx >= SHN_LORESERVE:
-                raise LoadError(f"symbol {label!r} is in no section")
-            else:
-                address = base + self.places[shndx] + value if shndx in self.places else None
-            if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
-                exported[label] = address
-            names.append(label)
-            values.append(address)
-        return names, values, exported
 
 
 def _text(data: bytes, start: int) -> str:

@@ -163,13 +163,14 @@ def build_all(texts: Sequence[str], cache: Cache | None) -> dict[str, NativeKern
     """
     found: dict[str, NativeKernel] = {}
     modules: dict[str, dict[str, str]] = {}  # by cache entry: texts by the names of their kernels
-    for text in texts if cache is not None else ():
-        if place := cache.get(key(PLACE + text)):
-            module, _, name = place.decode().partition(" ")
-            modules.setdefault(module, {})[name] = text
-    for module, wanted in modules.items():
-        kernels = _loaded(cache.get(module), list(wanted), cache) if cache is not None else None
-        found |= {wanted[name]: kernel for name, kernel in (kernels or {}).items()}
+    if cache is not None:
+        for text in texts:
+            if place := cache.get(key(PLACE + text)):
+                module, _, name = place.decode().partition(" ")
+                modules.setdefault(module, {})[name] = text
+        for module, wanted in modules.items():
+            kernels = _loaded(cache.get(module), list(wanted), cache) or {}
+            found |= {wanted[name]: kernel for name, kernel in kernels.items()}
     left = sorted((text for text in texts if text not in found), key=len, reverse=True)
     if any(threads.DECLARED in text for text in left):
         pool.ahead(cache)

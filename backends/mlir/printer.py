@@ -86,7 +86,9 @@ class Printer(Accesses):
     def module(self) -> str:
         shares = {shared.nest[0]: shared for shared in shared_loops(self.block)}
         total = sum(shared.total for shared in shares.values())
-        work = sum(shared.total * _work(shared.program) for shared in shares.values())
+        work = sum(
+            shared.total * sum(map(cost_of, shared.program.nodes)) for shared in shares.values()
+        )
         cpu = self.cpu  # whose core computes a vector per cycle
         is_shared = total > 1 and work >= round(cpu.launch * cpu.clock * cpu.lanes)
         for i, p in enumerate(self.block.params):
@@ -179,7 +181,9 @@ class Printer(Accesses):
             self.location = location(lines)
         special = getattr(self, f"_{node.op}", None)
         if _is_block(node):
-            self.values[node] = contract.block(self, node)
+            hint, self.hint = self.hint, ""
+            self.values[node] = "|".join(contract.block(self, node))
+            self.hint = hint
         elif special is not None:
             self.values[node] = special(node)
         elif ops.lookup(node.op).kind == "elementwise":
@@ -307,15 +311,10 @@ def _is_block(node: Node) -> bool:
     return is_contraction(node) or is_alias(node) or is_tile
 
 
-def _work(block: Block) -> float:
-    """Scalar operations of one run of a block."""
-    return sum(map(cost_of, block.nodes))
-
-
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, including loops inside it."""
     if is_loop(node):
-        return iterations(node) * _work(node.blocks[0])
+        return iterations(node) * sum(map(cost_of, node.blocks[0].nodes))
     if isinstance(node.type, TupleType):
         return 0
     if is_contraction(node):
@@ -331,20 +330,14 @@ class SharedLoop:
     Attributes:
         nest: the loops, outermost first.
         program: the body of the innermost one.
+        extents: the number of iterations of each loop.
+        total: the number of iterations of all loops together.
     """
 
     nest: Sequence[Node]
     program: Block
-
-    @property
-    def extents(self) -> list[int]:
-        """The number of iterations of each loop."""
-        return [int(loop.blocks[0].params[0].attrs["extent"]) for loop in self.nest]
-
-    @property
-    def total(self) -> int:
-        """The number of iterations of all loops together."""
-        return math.prod(self.extents)
+    extents: Sequence[int]
+    total: int
 
 
 def shared_loops(block: Block) -> list[SharedLoop]:
@@ -357,7 +350,9 @@ def shared_loops(block: Block) -> list[SharedLoop]:
     for node in block.nodes:
         if is_loop(node, "parallel"):
             inner, program = nest_of(node.blocks[0], "parallel")
-            found[node] = SharedLoop((node, *inner), program)
+            nest = node, *inner
+            extents = [int(loop.blocks[0].params[0].attrs["extent"]) for loop in nest]
+            found[node] = SharedLoop(nest, program, extents, math.prod(extents))
     arrays, memory = set(block.params), memory_of(block)
     stores = {n for n in block.nodes if is_store(n) or is_loop(n)}
     stored = {n: arrays.intersection(map(memory, filter(is_memory, n.args))) for n in stores}

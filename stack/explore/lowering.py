@@ -30,12 +30,11 @@ from stack.run.compile import (
 )
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
-from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.options import target_of
 from stack.run.pipeline_edits import WEIGHTS, Stages, split_weights
 from stack.run.record import Run, Stage
 from stack.run.rejected_arguments import capture_as_eager
-from stack.run.trace import find_frontend
+from stack.run.trace import IRFrontend, captured_of, find_frontend
 from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Gpu

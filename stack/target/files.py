@@ -135,30 +135,31 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
             raise UsageError(f"{where} {key!r} is missing")
         if key in WORDS and not isinstance(table[key], str):
             raise UsageError(f"{where} {key} is a text, not {table[key]!r}")
-    kind, features, given = table["kind"], table.get("features", []), table["numbers"]
+    kind = table["kind"]
+    features: Any = table.get("features", [])
+    given: Any = table["numbers"]
     if kind not in [*KINDS]:
         raise UsageError(f"{where} kind is one of {', '.join(KINDS)}, not {kind!r}")
-    if not isinstance(features, list) or not all(isinstance(f, str) for f in features):
+    if not isinstance(features, list) or any(not isinstance(f, str) for f in cast("Any", features)):
         raise UsageError(f"{where} features is a list of texts, not {features!r}")
     if not isinstance(given, dict):
         raise UsageError(f"{where} numbers is a table, not {given!r}")
     known = numbers_of(KINDS[kind])
     _check_keys(given, known, f"{where} a {kind} has no number called")
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {key: table[key] for key in WORDS}
     sources: dict[str, str] = {}
     for key, spec in known.items():
         if key not in given:
             raise UsageError(f"{where} number {key!r} is missing ({_meaning(spec.metadata)})")
         values[key], sources[key] = _entry(key, given[key], spec, where)
-    others: dict[str, Any] = {key: table[key] for key in WORDS}
     if KINDS[kind] is Gpu:
-        others["tiles"] = _tiles(table.get("tiles"), where)
+        values["tiles"] = _tiles(table.get("tiles"), where)
     elif "tiles" in table:
         raise UsageError(f"{where} tiles are of a gpu")
     if "tuning" in table:
         groups, reasons = _tuning(table["tuning"], kind, where)
-        others, sources = others | groups, sources | reasons
-    return KINDS[kind](**others, **values, features=tuple(features), sources=sources)
+        values, sources = values | groups, sources | reasons
+    return KINDS[kind](**values, features=tuple(cast("Any", features)), sources=sources)
 
 
 def _tiles(given: Any, where: str) -> tuple[TileRate, ...]:

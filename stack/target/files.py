@@ -144,14 +144,14 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
         raise UsageError(f"{where} features is a list of texts, not {features!r}")
     if not isinstance(given, dict):
         raise UsageError(f"{where} numbers is a table, not {given!r}")
-    known = numbers_of(KINDS[kind])
-    _check_keys(given, known, f"{where} a {kind} has no number called")
+    known, numbers = numbers_of(KINDS[kind]), cast("dict[str, Any]", given)
+    _check_keys(numbers, known, f"{where} a {kind} has no number called")
     values: dict[str, Any] = {key: table[key] for key in WORDS}
     sources: dict[str, str] = {}
     for key, spec in known.items():
-        if key not in given:
+        if key not in numbers:
             raise UsageError(f"{where} number {key!r} is missing ({_meaning(spec.metadata)})")
-        values[key], sources[key] = _entry(key, given[key], spec, where)
+        values[key], sources[key] = _entry(key, numbers[key], spec, where)
     if KINDS[kind] is Gpu:
         values["tiles"] = _tiles(table.get("tiles"), where)
     elif "tiles" in table:

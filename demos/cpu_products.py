@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from math import prod
 from typing import Any
 
-from stack.backends.mlir.mma import is_raised, mma_of
+from stack.backends.mlir.views import is_raised, mma_of
 from stack.calls.graph import CompiledGraph
 from stack.demos import cpu_peaks
 from stack.explore.table import scaled, table

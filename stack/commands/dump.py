@@ -36,8 +36,8 @@ from stack.explore.terminal import Loud, filled
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
+from stack.run.options import target_of
 from stack.run.record import SCHEMA, Run, Stage
-from stack.run.targets import target_of
 from stack.wings import missing, part, wing
 
 SECONDS = 5.0  # between two lines about how far a check is

@@ -14,8 +14,8 @@ from stack.ir.node import Block, Node
 from stack.ir.storage import decode, encode
 from stack.run.backend import Executable
 from stack.run.compile import compile_func
-from stack.run.ir_frontend import IRFrontend
 from stack.run.record import Run
+from stack.run.trace import IRFrontend
 
 Arrays = Sequence[np.ndarray]
 

@@ -12,9 +12,9 @@ import torch
 from stack.backends.device.executable import executable
 from stack.backends.device.tensors import upload
 from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.plan import OnArrays
 from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.records import describe
-from stack.backends.runtime.steps import OnArrays
 from stack.frontends.torch.tensors.arrays import to_numpy
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate

@@ -102,7 +102,7 @@ llvm.func internal @{name}({params}) {{
 
 def emulated(text: str) -> str:
     """A module whose instructions of tiles are calls."""
-    text = _CALL.sub(r"llvm.call @\1", _STATE.sub("", text)).replace(threads.prelude(), _ALONE)
+    text = _CALL.sub(r"llvm.call @\1", _STATE.sub("", text)).replace(threads.DECLARATION, _ALONE)
     return text + "".join(map(_call, _FUNCTIONS))
 
 

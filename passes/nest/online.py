@@ -32,7 +32,7 @@ from stack.ir.traits import fold_of, is_contraction, is_load
 from stack.ir.types import TensorType
 from stack.passes.nest.scope import letter, looped
 from stack.passes.nest.values import Given, Scalars
-from stack.passes.positions.stream_index_maps import IndexMaps, operand_place, stream_index_maps
+from stack.passes.positions.streams import IndexMaps, operand_place, stream_index_maps
 from stack.passes.tiling.frame import COMBINE, static, wide
 
 STREAMED = "r"  # the name of the streamed axis

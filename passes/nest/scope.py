@@ -9,7 +9,7 @@ from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, sy
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts
 from stack.ir.types import DType, TensorType, Type
-from stack.passes.tiling.loops import Names
+from stack.passes.tiling.frame import Names
 
 KEPT = "ijklmnopq"  # names of the axes of results
 

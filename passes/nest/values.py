@@ -27,7 +27,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
-from stack.passes.positions.affine import affine
+from stack.passes.positions.index_maps import affine
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_rounded, static, wide
 
 Wanted = tuple[Node, Index, Node | None]  # a node, an index, and the guard of the element

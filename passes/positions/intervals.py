@@ -20,7 +20,7 @@ from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, is_number
 from stack.ir.types import DType, TensorType
-from stack.passes.positions.affine import affine, slope
+from stack.passes.positions.index_maps import affine, slope
 from stack.passes.tiling.frame import static
 
 

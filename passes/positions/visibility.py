@@ -16,7 +16,7 @@ from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import choice, is_input
 from stack.ir.types import TensorType
-from stack.passes.positions.affine import affine
+from stack.passes.positions.index_maps import affine
 from stack.rewrite.splat import splat
 
 

@@ -1,22 +1,4 @@
-"""bound: run only the iterations of an online loop in which a mask of positions shows something.
-
-    loop(%m0, %l0) {online=true}            bound r.0     %end = add(%j.0, 1)
-      {(%r.0 < 16, %m, %l)                                loop(0, %end, %m0, %l0) {limited=true}
-      %test = gt(%key, %row)                                {(%r.0 < 16, %m, %l) ...
-      %x = select(%test, -inf, %score)
-      ...                                   bound r.0 cut
-                                                          %some = loop(0, %j.0, %m0, %l0)
-    keys and rows in blocks of 64:                          { ... %x = %score ... }
-    row block j.0 sees keys up to j.0                     loop(%j.0, %end, %some) {... select ...}
-
-With `cut`, the iterations in which the mask hides nothing get a loop of their own, without it: up
-to three loops. Legal for an online loop, if a comparison of positions hides elements from all its
-states (`online_masks.py`), and is affine in the loop variable (`bounds.py`). Elements are those
-of tiles, and of the iterations of loops inside, as a CPU computes them.
-
-Source: index-set splitting (Wolfe, High Performance Compilers, 1996); causal block skipping in
-FlashAttention-2 (Dao, 2023).
-"""
+"""Masks of positions in online loops: skip iterations that they hide, or apply them in some."""
 
 from __future__ import annotations
 
@@ -31,13 +13,12 @@ from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import AffineIndex
-from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
+from stack.passes.steps.bounds import Bound, Bounds, bounds_in, can_hold, extreme, is_costly
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import extent_of, is_constant, is_serial, loops_along, why_no_axis
-from stack.passes.steps.online import is_associative
-from stack.passes.steps.online_masks import HidingMask, masks_of
+from stack.passes.steps.online import HidingMask, is_associative, masks_of
 from stack.passes.steps.step import LoopStep
-from stack.target import Target
+from stack.target import Gpu, Target
 
 CUT = "cut"
 
@@ -45,6 +26,23 @@ CUT = "cut"
 @dataclass(frozen=True)
 class BoundLoops(LoopStep, name="bound"):
     """Limit the online loops over an axis to the iterations that masks leave.
+
+        loop(%m0, %l0) {online=true}          bound r.0     %end = add(%j.0, 1)
+          {(%r.0 < 16, %m, %l)                              loop(0, %end, %m0, %l0) {limited=true}
+          %test = gt(%key, %row)                              {(%r.0 < 16, %m, %l) ...
+          %x = select(%test, -inf, %score)
+          ...                                 bound r.0 cut
+                                                            %some = loop(0, %j.0, %m0, %l0)
+        keys and rows in blocks of 64:                        { ... %x = %score ... }
+        row block j.0 sees keys up to j.0                   loop(%j.0, %end, %some) {... select ...}
+
+    With `cut`, the iterations in which the mask hides nothing get a loop of their own, without it:
+    up to three loops. Legal for an online loop, if a comparison of positions hides elements from
+    all its states (`online.py`), and is affine in the loop variable (`bounds.py`). Elements
+    are those of tiles, and of the iterations of loops inside, as a CPU computes them.
+
+    Source: index-set splitting (Wolfe, High Performance Compilers, 1996); causal block skipping in
+    FlashAttention-2 (Dao, 2023).
 
     Attributes:
         where: `cut` to separate the iterations in which no element is hidden.
@@ -200,3 +198,79 @@ def _pick(op: str, a: Node, b: Node) -> Node:
         picked = max if op == "max" else min
         return constant(picked(int(number(a)), int(number(b))), a.dtype)
     return a if a is b else make(op, (a, b))
+
+
+@dataclass(frozen=True)
+class Branch(LoopStep, name="branch", only=Gpu):
+    """Apply the masks in the online loops over an axis in branches.
+
+        %x = select(%test, -inf, %score)     branch r.0     %some = ge(...)     one test for a block
+                                                            %x = loop(0, %some, %score)
+                                                              {kind="branch"} {(%once < 1, %shown)
+                                                                select(%test, -inf, %shown) }
+
+    Comparisons of positions, and conditions that are the same for a whole tile, say whether the
+    mask can hide an element of the tile. Most blocks of a long row are visible as a whole: they
+    skip the comparison of each element, and hold none of its positions in registers. Legal for an
+    online loop over tiles with such a mask: `online.py`. A mask that reduces stays as it is.
+    GPUs only.
+
+    Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al., 2024).
+    """
+
+    def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
+        yield why_no_axis(kernel, self.axis)
+        loops = [loop for loop, _ in loops_along(kernel, self.axis) if is_associative(loop)]
+        if not loops:
+            yield f"no loop over {self.axis} is online or carries totals"
+        if not any(_masks(loop.blocks[0]) for loop in loops):
+            yield f"no mask in a loop over {self.axis} can be tested for a whole tile"
+
+    def change(self, edit: Edit, loop: Node) -> Node:
+        block = loop.blocks[0]
+        masks = _masks(block) if is_associative(loop) else {}
+        if not masks:
+            return loop
+        known: dict[Node, Node] = {}
+        for mask, some in masks.items():
+            (done,) = edit.values([mask.select], known, block)
+            own = HidingMask(done, mask.shown)
+            known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
+        return loop.rebuilt(blocks=[edit.body(block, known)])
+
+
+def _masks(block: Block) -> dict[HidingMask, Node]:
+    """Returns the masks in a loop body that can be skipped by a branch, each with a scalar
+    condition: whether it may hide an element of the tile.
+    """
+    found: dict[HidingMask, Node] = {}
+    for mask in masks_of(block):
+        is_inside = mask.select not in block.nodes
+        if is_inside or mask.select.tensor.rank < 2 or is_costly(mask.test, block.nodes):
+            continue
+        own = bounds_in(block, mask)
+        if own.exact and all(b.is_tail(int(block.params[0].attrs["extent"])) for b in own.found):
+            continue  # the end of the axis: a comparison of one row of positions
+        some = can_hold(mask.test, mask.shown == 2)
+        if some is not None:
+            found[mask] = some
+    return found
+
+
+def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
+    """Builds the branch that applies a mask only if `some` is true."""
+    var, select = block.params[0], mask.select
+    once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)
+    held = Node("var", (), {"name": edit.names.own("shown")}, select.type)
+    # all of the mask depends on the inner variable, so it is computed in the branch: positions that
+    # are loaded before the loop would take registers in every iteration
+    own = (v for v in select.args[0].vars if v.type == var.type)
+    inner = {v: make("add", (v, once)) for v in own}
+    (moved,) = edit.values([select.args[0]], inner)
+    sides = [held if side == mask.shown else select.args[side] for side in (1, 2)]
+    made = make("select", (moved, *sides))
+    zero = constant(0, var.dtype)
+    limits = (zero, make("cast", (some,), hint=some.tensor.with_dtype(var.dtype)))
+    body = Block((once, held), [edit.locate(select, made)])
+    attrs = {"kind": "branch", "limited": True}
+    return make("loop", [*limits, select.args[mask.shown]], attrs, (body,))

@@ -4,7 +4,7 @@
         it holds for some element of a tile if 64 * %r.0 - 64 * %j.0 + 63 > 0
         it holds for all elements of a tile if 64 * %r.0 - 64 * %j.0 - 63 > 0
 
-Positions are affine in loop variables and in the axes of a tile (`intervals.py`).
+Positions are affine in loop variables and in the axes of a tile (`affine.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from stack.ir.traits import (
     repeats,
 )
 from stack.ir.types import DType
-from stack.passes.steps.affine import AffineIndex, place_of
-from stack.passes.steps.intervals import difference, is_condition
-from stack.passes.steps.online_masks import HidingMask
+from stack.passes.steps.affine import AffineIndex, difference, is_condition, place_of
+from stack.passes.steps.online import HidingMask
 from stack.passes.tiling.frame import static
 
 LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long

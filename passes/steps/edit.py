@@ -8,7 +8,7 @@ from functools import cached_property
 from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.traits import is_item, is_loop
 from stack.passes.steps.loops import axis_of
-from stack.passes.tiling.loops import Names, names_of
+from stack.passes.tiling.frame import Names, names_of
 
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Node], Made]  # a node, and the node with its new operands and blocks

@@ -27,11 +27,10 @@ from stack.ir.traits import (
     multiplies,
 )
 from stack.passes.positions.visibility import known_value
-from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import bodies, is_constant
-from stack.passes.steps.online import is_online
-from stack.passes.steps.online_masks import guarded_states
+from stack.passes.steps.online import guarded_states, is_online
+from stack.passes.steps.tiles import conjuncts
 
 
 def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:

@@ -23,7 +23,6 @@ from stack.ir.forms import filled
 from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
-from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
@@ -31,6 +30,7 @@ from stack.passes.steps.loops import (
     extent_of,
     loops_along,
     stores_only,
+    why_kept,
     why_not_free,
 )
 from stack.passes.steps.partition import part_of

@@ -31,7 +31,6 @@ from stack.ir.integers import INT32, Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.dependences import why_not_repeated
 from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.guard import guarded
 from stack.passes.steps.loops import (
@@ -43,6 +42,7 @@ from stack.passes.steps.loops import (
     is_serial,
     loops_along,
     why_no_axis,
+    why_not_repeated,
 )
 from stack.passes.steps.online import is_online, serial_like
 from stack.passes.steps.step import LoopStep

@@ -33,7 +33,7 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.local_values import loaded, memory_for, slot
+from stack.passes.steps.fission import loaded, memory_for, slot
 from stack.passes.steps.loops import axis_of, bodies, is_serial
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target

@@ -35,11 +35,11 @@ from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
-from stack.passes.steps.access import tile_type
 from stack.passes.steps.affine import AffineIndex, index_of, last_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_memory, why_not_free
 from stack.passes.steps.step import Step
+from stack.passes.steps.tiles import tile_type
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Target
 

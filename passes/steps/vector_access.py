@@ -18,7 +18,9 @@ from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.access import (
+from stack.passes.steps.affine import index_of, limit_of, start_along
+from stack.passes.steps.loops import is_constant
+from stack.passes.steps.tiles import (
     conjunction,
     conjuncts,
     parts_of,
@@ -28,9 +30,6 @@ from stack.passes.steps.access import (
     spread_along,
     tile_type,
 )
-from stack.passes.steps.affine import index_of, start_along
-from stack.passes.steps.intervals import limit_of
-from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
 

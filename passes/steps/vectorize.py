@@ -26,15 +26,20 @@ from stack.ir.memory_versions import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
-from stack.passes.steps.access import positions, reshaped, spread_along, tile_type
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_totals
-from stack.passes.steps.loops import extent_of, loops_along, why_not_free
+from stack.passes.steps.loops import extent_of, loops_along, why_not_free, why_shared
 from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
-from stack.passes.steps.tiles import factors_of, why_too_large
+from stack.passes.steps.tiles import (
+    factors_of,
+    positions,
+    reshaped,
+    spread_along,
+    tile_type,
+    why_too_large,
+)
 from stack.passes.steps.vector_access import Access, Lanes, spread_last
 from stack.passes.tiling.frame import static
 from stack.target import Gpu, Target

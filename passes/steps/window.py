@@ -22,12 +22,12 @@ from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import converts, is_load, is_positions, repeats
-from stack.passes.steps.access import conjunction, positions, spread_along, tile_type
 from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import why_no_memory
 from stack.passes.steps.step import Step
+from stack.passes.steps.tiles import conjunction, positions, spread_along, tile_type
 from stack.passes.tiling.frame import power_of_two, static
 from stack.target import Gpu, Target
 

@@ -16,20 +16,21 @@ from stack.passes.steps.loops import along, axes, extent_of, is_serial, why_no_m
 from stack.passes.steps.panels import (
     PAIR,
     BlockProduct,
+    ProductStep,
     block_products,
     is_sliced,
     names_of_memory,
     part,
     slice_of,
+    why_not_one,
 )
-from stack.passes.steps.step import Step
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Target
 
 
 @dataclass(frozen=True)
-class Accumulate(Step, name="accumulate", only=Cpu):
+class Accumulate(ProductStep, name="accumulate", only=Cpu):
     """Sum the products along an axis of a `dot` in blocks.
 
         loop(...) {(%i < 9, ...)              accumulate k 64  %s = loop(alloc()) {(%block < 8, %s0)
@@ -60,10 +61,8 @@ class Accumulate(Step, name="accumulate", only=Cpu):
     into: str = "block"
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
-        found = [*block_products(kernel)]
-        if len(found) != 1:
-            yield f"{len(found)} matrix products of blocks, not one"
-        (product,) = found
+        yield why_not_one(kernel)
+        (product,) = block_products(kernel)
         if self.depth not in product.contracted:
             known = ", ".join(product.contracted)
             yield f"the product does not reduce {self.depth!r}; its reduction axes are: {known}"
@@ -81,14 +80,11 @@ class Accumulate(Step, name="accumulate", only=Cpu):
         if size > LARGEST_LOCAL:
             yield f"{size} bytes of sums; local memory has at most {LARGEST_LOCAL}"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-        (product,) = block_products(kernel)
+    def change(self, edit: Edit, product: BlockProduct) -> Node:
         tiles = [loop.blocks[0].params[0] for loop in product.tiles]
         place = [*tiles, *product.corner(product.dot.tensor.rank)]
         total = edit.locate(product.dot, self._sums(edit, product, tiles))
-        read = Builder().load(total, *place, type=product.dot.type)
-        return edit.mapped(lambda n: read if n is product.dot else None)
+        return Builder().load(total, *place, type=product.dot.type)
 
     def _sums(self, edit: Edit, product: BlockProduct, tiles: list[Node]) -> Node:
         """Builds the loop over blocks. Returns local memory with the sums of all tiles of rows."""
@@ -116,7 +112,7 @@ class Accumulate(Step, name="accumulate", only=Cpu):
 
 
 @dataclass(frozen=True)
-class Prefetch(Step, name="prefetch", only=Cpu):
+class Prefetch(ProductStep, name="prefetch", only=Cpu):
     """Prefetch the next block of an operand of a matrix product.
 
       loop(...) {(%j < 4, ...)              prefetch p1  loop(...) {(%j < 4, ...)
@@ -144,10 +140,8 @@ class Prefetch(Step, name="prefetch", only=Cpu):
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
         yield why_no_memory(kernel, self.memory)
-        found = [*block_products(kernel)]
-        if len(found) != 1:
-            yield f"{len(found)} matrix products of blocks, not one"
-        (product,) = found
+        yield why_not_one(kernel)
+        (product,) = block_products(kernel)
         if not product.tiles:
             yield "the product is in no serial loop over tiles of rows"
         name = names_of_memory(kernel)
@@ -161,19 +155,15 @@ class Prefetch(Step, name="prefetch", only=Cpu):
         elif not product.indices:
             yield f"no loop selects a panel of {self.memory}"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-        (product,) = block_products(kernel)
-        if names_of_memory(kernel)(_source(product.rows)) == self.memory:
+    def change(self, edit: Edit, product: BlockProduct) -> Node:
+        if names_of_memory(edit.kernel)(_source(product.rows)) == self.memory:
             attrs = {**product.dot.attrs, "ahead": static(product.dot.shape[0])}
-            made = product.dot.rebuilt(attrs=attrs)
-        else:
-            later = _next(edit, _source(product.panel), product.around)
-            tiles = [loop.blocks[0].params[0] for loop in product.tiles]
-            b = Builder()
-            panel = b.fetch(product.panel, slice_of(b, later, tiles))
-            made = product.rebuilt(product.rows, panel)
-        return edit.mapped(lambda n: made if n is product.dot else None)
+            return product.dot.rebuilt(attrs=attrs)
+        later = _next(edit, _source(product.panel), product.around)
+        tiles = [loop.blocks[0].params[0] for loop in product.tiles]
+        b = Builder()
+        panel = b.fetch(product.panel, slice_of(b, later, tiles))
+        return product.rebuilt(product.rows, panel)
 
 
 def _moves_rows(product: BlockProduct) -> bool:

@@ -33,7 +33,15 @@ from stack.ir.traits import (
 from stack.passes.positions.visibility import follow
 from stack.passes.steps.bounds import bounds_in
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import extent_of, held_like, is_serial, loops_along, why_no_axis
+from stack.passes.steps.loops import (
+    along,
+    branch,
+    extent_of,
+    held_like,
+    is_serial,
+    loops_along,
+    why_no_axis,
+)
 from stack.passes.steps.online import (
     HidingMask,
     State,
@@ -109,19 +117,22 @@ def _checked(edit: Edit, loop: Node, found: MaskAssumptions) -> Node:
     original loop if some row of the program violates the assumptions.
     """
     block = loop.blocks[0]
-    fast = loop.rebuilt(blocks=[edit.body(block, found.replaced())])
+    known: dict[Node, Node] = {}
+    for select, shown in found.masks:
+        lowest = constant(-math.inf, select.dtype)
+        args = [a if i in (0, shown) else lowest for i, a in enumerate(select.args)]
+        known[select] = make("select", args, hint=select.type)
+    fast = loop.rebuilt(blocks=[edit.body(block, known)])
     results = results_of(fast)
     fails = _fails(dict(zip(block.results, results, strict=True)), found.floors)
     var, *held = block.params
-    once = Node("var", (), {"name": edit.names.own("again"), "extent": 1}, var.type)
+    once = along(edit.names.own("again"), 1, var)
     # from the iteration on: what does not depend on it would be computed outside of the branch
     limits = (once, constant(extent_of(loop), var.dtype))
     attrs = {**loop.attrs, "limited": True, "ahead": 1}
     again = make("loop", [*limits, *starts_of(loop)], attrs, (block,))
     body = Block((once, *held_like(held, edit.names)), results_of(again))
-    zero = constant(0, var.dtype)
-    test = make("cast", (fails,), hint=fails.tensor.with_dtype(var.dtype))
-    return make("loop", [zero, test, *results], {"kind": "branch", "limited": True}, (body,))
+    return branch(fails, results, body)
 
 
 def _fails(held: Mapping[Node, Node], floors: Mapping[Node, float]) -> Node:
@@ -156,15 +167,6 @@ class MaskAssumptions:
 
     masks: Sequence[HidingMask]
     floors: Mapping[Node, float]
-
-    def replaced(self) -> dict[Node, Node]:
-        """Returns the masks with -inf in place of the large negative number."""
-        found: dict[Node, Node] = {}
-        for select, shown in self.masks:
-            lowest = constant(-math.inf, select.dtype)
-            args = [a if i in (0, shown) else lowest for i, a in enumerate(select.args)]
-            found[select] = make("select", args, hint=select.type)
-        return found
 
 
 @once_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -15,7 +15,14 @@ from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import AffineIndex
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, can_hold, extreme, is_costly
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import extent_of, is_constant, is_serial, loops_along, why_no_axis
+from stack.passes.steps.loops import (
+    along,
+    branch,
+    is_constant,
+    is_serial,
+    loops_along,
+    why_no_axis,
+)
 from stack.passes.steps.online import HidingMask, is_associative, masks_of
 from stack.passes.steps.step import LoopStep
 from stack.target import Gpu, Target
@@ -54,89 +61,39 @@ class BoundLoops(LoopStep, name="bound"):
         yield why_no_axis(kernel, self.axis)
         if self.where not in ("", CUT):
             yield f"axis {self.axis}: `{CUT}` or nothing, not {self.where!r}"
-        found = self._bounds(kernel)
+        found = [_limits(body).values() for body in self._bodies(kernel)]
         if not found:
             yield f"no loop over {self.axis} is online or carries totals, and has no limits yet"
-        if not any(bounds.found for bounds in found.values()):
+        if not any(found):
             yield f"no comparison of positions hides blocks of {self.axis}"
-        if self.where == CUT and not any(bounds.exact for bounds in found.values()):
+        if self.where == CUT and not any(all(own.exact for own in limits) for limits in found):
             yield f"axis {self.axis}: more than a comparison of positions hides elements"
 
     def parts(self, kernel: Node) -> int:
         """Returns into how many loops `cut` splits a loop of the kernel, at most; 1 if it would
         only separate a partial block at the end.
         """
-        sides = [
-            {b.step > 0 for b in bounds.found if not b.is_tail(extent_of(loop))}
-            for loop, bounds in self._bounds(kernel).items()
-        ]
-        return max((1 + len(side) for side in sides), default=1)
+        bodies = self._bodies(kernel)
+        return max((1 + len(_sides(body, _limits(body).values())) for body in bodies), default=1)
 
-    def _bounds(self, kernel: Node) -> dict[Node, Bounds]:
-        """Returns the bounds of masks on each loop over the axis that masks may shorten."""
-        loops = (loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop))
-        return {loop: _limits(loop.blocks[0]).bounds for loop in loops}
+    def _bodies(self, kernel: Node) -> list[Block]:
+        """Returns the bodies of the loops over the axis that masks may shorten."""
+        loops = (loop for loop, _ in loops_along(kernel, self.axis))
+        return [loop.blocks[0] for loop in loops if _is_free(loop)]
 
     def change(self, edit: Edit, loop: Node) -> Node | list[Node]:
         block = loop.blocks[0]
-        if not (_is_free(loop) and _limits(block).bounds.found):
+        limits = _limits(block) if _is_free(loop) else {}
+        if not limits:
             return loop
-        limits = _limits(block)
-        is_cut = self.where == CUT and limits.bounds.exact
+        is_cut = self.where == CUT and all(own.exact for own in limits.values())
         starts: Sequence[Node] = starts_of(loop)
-        for first, end, known in limits.ranges(block.params[0], extent_of(loop), is_cut):
+        for first, end, known in _ranges(block.params[0], limits, is_cut):
             body = edit.body(block, known) if known else block
             attrs = {**loop.attrs, "limited": True}
             made = make("loop", [first, end, *starts], attrs, (body,))
             starts = results_of(made)
         return list(starts)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits that masks set to the iterations of a loop.
-
-    Attributes:
-        bounds: the bounds of all masks with a comparison of positions.
-        masks: these masks.
-    """
-
-    bounds: Bounds
-    masks: Sequence[HidingMask]
-
-    def ranges(
-        self, var: Node, count: int, is_cut: bool
-    ) -> list[tuple[Node, Node, Mapping[Node, Node]]]:
-        """Returns the ranges of iterations into which masks divide a loop (first iteration, end),
-        each with the selections that have a known value in it.
-        """
-        lower = [b for b in self.bounds.found if b.step > 0]
-        upper = [b for b in self.bounds.found if b.step < 0]
-        zero, whole = constant(0, var.dtype), constant(count, var.dtype)
-
-        def edge(op: str, bounds: Sequence[Bound], some: bool, none: Node) -> Node:
-            found = [_iteration(b, count, var, some) for b in bounds]
-            return reduce(partial(_pick, op), found) if found else none
-
-        first, end = edge("max", lower, True, zero), edge("min", upper, True, whole)
-        if not is_cut:
-            return [(first, end, {})]
-        inner, outer = first, end
-        if lower:
-            inner = _pick("max", _pick("min", edge("max", lower, False, zero), end), first)
-        if upper:
-            outer = _pick("max", _pick("min", edge("min", upper, False, whole), end), inner)
-        known = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
-        known |= {
-            mask.test: filled(constant(mask.shown == 1, mask.test.dtype), mask.test)
-            for mask in self.masks
-        }
-        found: list[tuple[Node, Node, Mapping[Node, Node]]] = [(inner, outer, known)]
-        if lower:
-            found.insert(0, (first, inner, {}))
-        if upper:
-            found.append((outer, end, {}))
-        return found
 
 
 def _is_free(loop: Node) -> bool:
@@ -147,25 +104,54 @@ def _is_free(loop: Node) -> bool:
 
 
 @once_in
-def _limits(block: Block) -> Limits:
-    """Returns the limits that masks of positions in the body of an online loop set to its
-    iterations.
+def _limits(block: Block) -> Mapping[HidingMask, Bounds]:
+    """Returns the masks of positions in the body of an online loop, each with the bounds that it
+    sets to the iterations.
 
     A partial block at the end is left to its mask, unless another mask hides blocks at the end.
     """
-    var = block.params[0]
-    found = [(mask, bounds_in(block, mask)) for mask in masks_of(block)]
-    found = [(mask, own) for mask, own in found if own.found]
+    found = {mask: bounds_in(block, mask) for mask in masks_of(block)}
+    sides = _sides(block, found.values()) or {True, False}
+    return {m: own for m, own in found.items() if any((b.step > 0) in sides for b in own.found)}
+
+
+def _sides(block: Block, limits: Iterable[Bounds]) -> set[bool]:
+    """Returns at which ends of a loop bounds hide whole blocks: True for the first iterations."""
+    count = int(block.params[0].attrs["extent"])
+    return {b.step > 0 for own in limits for b in own.found if not b.is_tail(count)}
+
+
+def _ranges(
+    var: Node, limits: Mapping[HidingMask, Bounds], is_cut: bool
+) -> Iterator[tuple[Node, Node, Mapping[Node, Node]]]:
+    """Yields the ranges of iterations into which masks divide a loop (first iteration, end), each
+    with the selections that have a known value in it.
+    """
     count = int(var.attrs["extent"])
-    sides = {b.step > 0 for _, own in found for b in own.found if not b.is_tail(count)}
-    if sides:
-        found = [
-            (mask, own)
-            for mask, own in found
-            if any(not b.is_tail(count) or (b.step > 0) in sides for b in own.found)
-        ]
-    bounds = tuple(b for _, own in found for b in own.found)
-    return Limits(Bounds(bounds, all(own.exact for _, own in found)), [mask for mask, _ in found])
+
+    def edge(op: str, some: bool) -> Node | None:
+        """Builds the first iteration ("max") or the end ("min") that all bounds leave."""
+        is_lower = op == "max"
+        own = (b for bounds in limits.values() for b in bounds.found if (b.step > 0) == is_lower)
+        found = [_iteration(b, count, var, some) for b in own]
+        return reduce(partial(_pick, op), found) if found else None
+
+    lower, upper = edge("max", True), edge("min", True)
+    first = lower or constant(0, var.dtype)
+    end = upper or constant(count, var.dtype)
+    if not is_cut:
+        yield first, end, {}
+        return
+    inner, outer = edge("max", False), edge("min", False)
+    inner = first if inner is None else _pick("max", _pick("min", inner, end), first)
+    outer = end if outer is None else _pick("max", _pick("min", outer, end), inner)
+    known = {mask.select: mask.select.args[mask.shown] for mask in limits}
+    known |= {m.test: filled(constant(m.shown == 1, m.test.dtype), m.test) for m in limits}
+    if lower is not None:
+        yield first, inner, {}
+    yield inner, outer, known
+    if upper is not None:
+        yield outer, end, {}
 
 
 def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
@@ -260,7 +246,7 @@ def _masks(block: Block) -> dict[HidingMask, Node]:
 def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
     """Builds the branch that applies a mask only if `some` is true."""
     var, select = block.params[0], mask.select
-    once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)
+    once = along(edit.names.own("once"), 1, var)
     held = Node("var", (), {"name": edit.names.own("shown")}, select.type)
     # all of the mask depends on the inner variable, so it is computed in the branch: positions that
     # are loaded before the loop would take registers in every iteration
@@ -269,8 +255,5 @@ def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
     (moved,) = edit.values([select.args[0]], inner)
     sides = [held if side == mask.shown else select.args[side] for side in (1, 2)]
     made = make("select", (moved, *sides))
-    zero = constant(0, var.dtype)
-    limits = (zero, make("cast", (some,), hint=some.tensor.with_dtype(var.dtype)))
     body = Block((once, held), [edit.locate(select, made)])
-    attrs = {"kind": "branch", "limited": True}
-    return make("loop", [*limits, select.args[mask.shown]], attrs, (body,))
+    return branch(some, [select.args[mask.shown]], body)

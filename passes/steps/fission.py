@@ -79,12 +79,11 @@ class Fission(Step, name="fission", only=Cpu):
             if not found:
                 return results_of(loop)
             inner, var = found[0], block.params[0]
+            values = results_of(inner)
             if (var, inner) not in first:
-                first[var, inner] = self._first(edit, var, results_of(inner))
-            known = {
-                v: edit.note(v, loaded(full, var, v))
-                for v, full in zip(results_of(inner), first[var, inner], strict=True)
-            }
+                first[var, inner] = self._first(edit, var, values)
+            kept = zip(values, first[var, inner], strict=True)
+            known = {value: loaded(full, var, value) for value, full in kept}
             return results_of(loop.rebuilt(blocks=[edit.body(block, known)]))
 
         return edit.change_loops(self.axis, change)
@@ -167,8 +166,7 @@ class Sink(Step, name="sink", only=Cpu):
             for inner in _loops(loop, self.inner):
                 (own,) = edit.values([inner], known)
                 after = _moved(edit, own, block.params[0], around[old], self.into)
-                for before, new in zip(results_of(inner), after, strict=True):
-                    known[before] = edit.note(before, new)
+                known.update(zip(results_of(inner), after, strict=True))
             return results_of(loop.rebuilt(blocks=[edit.body(block, known)]))
 
         return edit.change_loops(self.axis, change)

@@ -83,7 +83,7 @@ class Launch(Step, name="launch", only=Gpu):
         held: dict[str, object] = {"warps": self.warps, "stages": self.stages}
         if self.programs:
             held["programs"] = self.programs
-        return Edit(kernel.rebuilt(attrs={**kernel.attrs, **held})).mapped(_masked)
+        return Edit(kernel.rebuilt(attrs={**kernel.attrs, **held})).everywhere(_masked)
 
 
 def _why_no_program(block: Block) -> str:
@@ -100,7 +100,7 @@ def _why_no_program(block: Block) -> str:
     return next(filter(None, (_why_no_program(loop.blocks[0]) for loop in bound)), "")
 
 
-def _masked(node: Node) -> Node | None:
+def _masked(_: Node, node: Node) -> Node | None:
     """Rewrites a load or store that is clipped at the end of memory and also masked by a condition:
     a mask over its elements replaces the clipping. None for other nodes.
     """

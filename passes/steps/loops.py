@@ -11,6 +11,7 @@ from typing import NamedTuple
 from stack.ir.builder import constant, make, results_of
 from stack.ir.dim import Dim, mul
 from stack.ir.equivalence import once_in
+from stack.ir.forms import converted
 from stack.ir.kernel_ops import access_parts
 from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
@@ -157,6 +158,13 @@ def bound_to(loop: Node) -> str:
     """The kind of a loop, in the words of step `bind`."""
     kind = str(loop.attrs["kind"])
     return "cores" if kind == "parallel" else kind
+
+
+def branch(test: Node, starts: Sequence[Node], body: Block) -> Node:
+    """Builds a loop of one iteration if a scalar condition is true, else of none."""
+    index = body.params[0].dtype
+    args = [constant(0, index), converted(test, index), *starts]
+    return make("loop", args, {"kind": "branch", "limited": True}, (body,))
 
 
 def along(name: str, extent: int, like: Node) -> Node:

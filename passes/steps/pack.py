@@ -14,7 +14,14 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import in_windows, is_load, unconverted
 from stack.ir.types import DTYPES, TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.panels import PAIR, BlockProduct, block_products, products_reading
+from stack.passes.steps.panels import (
+    PAIR,
+    BlockProduct,
+    ProductStep,
+    block_products,
+    products_reading,
+    why_not_one,
+)
 from stack.passes.steps.step import Step
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static
@@ -202,7 +209,7 @@ ROW = "row"  # the axis of one row of zeros
 
 
 @dataclass(frozen=True)
-class Compensate(Step, name="compensate", only=Cpu):
+class Compensate(ProductStep, name="compensate", only=Cpu):
     """Make the rows of an integer matrix product unsigned.
 
         %d = dot(%a, %b)      compensate vpdpbusd    %o = dot(add(zeros, 128), %b) : i32<1x64>
@@ -223,45 +230,36 @@ class Compensate(Step, name="compensate", only=Cpu):
     instruction: str
 
     def broken(self, kernel: Node, target: Target | None) -> Iterator[str]:
-        found = [*block_products(kernel)]
         mma = OFFSETS.get(self.instruction)
         if mma is None:
             yield f"{self.instruction} takes no unsigned rows, as {', '.join(OFFSETS)}"
-        elif len(found) != 1:
-            yield f"{len(found)} matrix products of blocks, not one"
-        elif (types := product_types(found[0].dot)) != mma.types:
+            return
+        yield why_not_one(kernel)
+        (product,) = block_products(kernel)
+        types = product_types(product.dot)
+        if types != mma.types:
             yield f"{mma.name} does not multiply {types[0]} by {types[1]}"
-        elif isinstance(target, Cpu) and mma not in target.mmas(mma.types):
+        if isinstance(target, Cpu) and mma not in target.mmas(mma.types):
             yield f"{target.name} has no {mma.name}"
 
-    def apply(self, kernel: Node) -> Node:
-        edit = Edit(kernel)
-        (product,) = block_products(kernel)
-        made = _compensated(product, OFFSETS[self.instruction].offset)
-        return edit.mapped(lambda n: made if n is product.dot else None)
-
-
-def _compensated(product: BlockProduct, offset: int) -> Node:
-    """Builds the product of rows with the offset, minus what the offset adds."""
-    b, dot, lane = Builder(), product.dot, product.lane
-    names = [n for n in product.panel_names if n != lane]
-    shape = 1, *(product.sizes[n] for n in names)
-    (start,) = product.corner(1)
-    row = _zeros(b, product.rows.tensor.with_shape(shape), start)
-    rule = f"{ROW} {' '.join(names)}, {' '.join(product.panel_names)} -> {ROW} {lane}"
-    hint = dot.tensor.with_shape((1, product.sizes[lane]))
-    more = b.op(
-        "dot",
-        [b.add(converted(row, WIDE), offset), converted(product.panel, WIDE)],
-        {"rule": rule},
-        hint=hint,
-    )
-    panel = converted(dot.args[product.side], WIDE)
-    made = product.rebuilt(b.add(converted(product.rows, WIDE), offset), panel)
-    offsets = b.reshape(more, type=hint.with_shape((product.sizes[lane],)))
-    if len(result_names(dot)) > 1:
-        offsets = b.broadcast(offsets, axes=(1,), type=dot.type)
-    return b.sub(made, offsets)
+    def change(self, edit: Edit, product: BlockProduct) -> Node:
+        """Builds the product of rows with the offset, minus what the offset adds."""
+        b, dot, lane = Builder(), product.dot, product.lane
+        offset = OFFSETS[self.instruction].offset
+        names = [n for n in product.panel_names if n != lane]
+        shape = 1, *(product.sizes[n] for n in names)
+        (start,) = product.corner(1)
+        row = _zeros(b, product.rows.tensor.with_shape(shape), start)
+        rule = f"{ROW} {' '.join(names)}, {' '.join(product.panel_names)} -> {ROW} {lane}"
+        hint = dot.tensor.with_shape((1, product.sizes[lane]))
+        sides = b.add(converted(row, WIDE), offset), converted(product.panel, WIDE)
+        offsets = b.op("dot", sides, {"rule": rule}, hint=hint)
+        panel = converted(dot.args[product.side], WIDE)
+        made = product.rebuilt(b.add(converted(product.rows, WIDE), offset), panel)
+        offsets = b.reshape(offsets, type=hint.with_shape((product.sizes[lane],)))
+        if len(result_names(dot)) > 1:
+            offsets = b.broadcast(offsets, axes=(1,), type=dot.type)
+        return b.sub(made, offsets)
 
 
 def _zeros(b: Builder, like: TensorType, start: Node) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,9 @@ from stack.ir.memory_versions import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import converts, in_windows, is_contraction, is_load, unconverted
 from stack.ir.types import I64
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import all_loops, is_serial
+from stack.passes.steps.step import Step
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 
@@ -146,6 +149,27 @@ def block_products(kernel: Node) -> Iterator[BlockProduct]:
     places = [(block, ()), *((loop.blocks[0], (*way, loop)) for loop, way in all_loops(kernel))]
     for inside, around in places:
         yield from (BlockProduct(n, around) for n in inside.nodes if is_contraction(n))
+
+
+def why_not_one(kernel: Node) -> str:
+    """Returns why a step cannot mean the matmul of blocks in a kernel; "" if there is one."""
+    count = sum(1 for _ in block_products(kernel))
+    return f"{count} matrix products of blocks, not one" if count != 1 else ""
+
+
+@dataclass(frozen=True)
+class ProductStep(Step):
+    """A step that replaces the only `dot` of blocks in a kernel by itself."""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        (product,) = block_products(kernel)
+        known = {product.dot: self.change(edit, product)}
+        return edit.finished(edit.values(edit.block.results, known))
+
+    @abstractmethod
+    def change(self, edit: Edit, product: BlockProduct) -> Node:
+        """Returns what replaces the `dot`."""
 
 
 def products_reading(kernel: Node, memory: str) -> list[BlockProduct]:

@@ -26,7 +26,7 @@ from stack.passes.steps.affine import (
     place_of,
     split_points,
 )
-from stack.passes.steps.edit import Edit, Visit
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
     axes,
@@ -174,24 +174,18 @@ class Peel(LoopStep, name="peel"):
                 yield f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
 
     def change(self, edit: Edit, loop: Node) -> Node:
-        extent = extent_of(loop)
-        count = extent - self.turns
+        count = extent_of(loop) - self.turns
         before = part_of(edit, loop, 0, count, starts_of(loop), self.axis)
-        rest = part_of(edit, loop, count, extent, results_of(before), self.last)
-        return rest.rebuilt(blocks=[edit.rewritten(rest.blocks[0], _renamed(edit))])
+        rest = part_of(edit, loop, count, extent_of(loop), results_of(before), self.last)
 
+        def visit(_: Node, made: Node) -> Node | None:
+            if not is_loop(made):
+                return None
+            var, *held = made.blocks[0].params
+            own = along(f"{axis_of(made)}{LAST}", extent_of(made), var)
+            return made.rebuilt(blocks=[edit.body(made.blocks[0], {var: own}, (own, *held))])
 
-def _renamed(edit: Edit) -> Visit:
-    """Returns a rewrite that adds the suffix `.last` to the axes of loops."""
-
-    def visit(_: Node, made: Node) -> Node:
-        if not is_loop(made):
-            return made
-        var, *held = made.blocks[0].params
-        own = along(f"{axis_of(made)}{LAST}", extent_of(made), var)
-        return made.rebuilt(blocks=[edit.body(made.blocks[0], {var: own}, (own, *held))])
-
-    return visit
+        return rest.rebuilt(blocks=[edit.rewritten(rest.blocks[0], visit)])
 
 
 @dataclass(frozen=True)

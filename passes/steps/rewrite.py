@@ -91,7 +91,7 @@ class Rewrite(Step, name="rewrite"):
             yield f"there is no rule {self.rule!r}; there are: {', '.join(RULES)}"
 
     def apply(self, kernel: Node) -> Node:
-        return Edit(kernel).mapped(RULES[self.rule])
+        return Edit(kernel).everywhere(lambda _, made: RULES[self.rule](made))
 
 
 def _reciprocal(node: Node) -> Node | None:

@@ -187,10 +187,9 @@ def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, N
         old, starts, attrs = results_of(home.first), starts_of(home.first), home.first.attrs
         body = Block((*block.params, kept), (*block.results, store))
     *results, full = results_of(make("loop", [*starts, memory], attrs, (body,)))
-    load = edit.note(value, loaded(full, home.axis, value))
-    known = {before: edit.note(before, new) for before, new in zip(old, results, strict=True)}
+    load = loaded(full, home.axis, value)
+    known = dict(zip(old, results, strict=True))
     for loop in home.others:
         (made,) = edit.values([loop], {**known, value: load})
-        for before, new in zip(results_of(loop), results_of(made), strict=True):
-            known[before] = edit.note(before, new)
+        known.update(zip(results_of(loop), results_of(made), strict=True))
     return known

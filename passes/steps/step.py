@@ -186,21 +186,17 @@ class LoweredKernel:
     def take(self, *steps: Step) -> None:
         """Applies steps in order. Raises IllegalStep at the first one that is not legal."""
         for step in steps:
-            why = self._try(step)
-            if why:
+            if not self.may(step):
+                why = step.why_not(self.kernel, self.target)
                 raise IllegalStep(len(self.done), step, why)
 
     def may(self, step: Step) -> bool:
         """Applies a step if it is legal for the kernel. Returns whether it is."""
-        return not self._try(step)
-
-    def _try(self, step: Step) -> str:
-        """Applies a step if it is legal. Returns the rule that it would break, else ""."""
-        why = step.why_not(self.kernel, self.target)
-        if not why:
-            self.kernel = step.apply(self.kernel)
-            self.done.append((str(step), step.why, self.kernel))
-        return why
+        if step.why_not(self.kernel, self.target):
+            return False
+        self.kernel = step.apply(self.kernel)
+        self.done.append((str(step), step.why, self.kernel))
+        return True
 
 
 def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None) -> Node:

@@ -236,7 +236,7 @@ class DotParts(Step, name="dot_parts", only=Gpu):
     def apply(self, kernel: Node) -> Node:
         sums: dict[Node, list[Node]] = {}  # by the sum of three products, these products
 
-        def replaced(node: Node) -> Node | None:
+        def visit(_: Node, node: Node) -> Node | None:
             if mixes_bf16(node):
                 dots = _products(node)
                 made = _added(dots[0], dots[1:])
@@ -245,7 +245,7 @@ class DotParts(Step, name="dot_parts", only=Gpu):
             is_total = signs(node) == (1, 1) and node.args[1] in sums  # it takes one by one
             return _added(node.args[0], sums[node.args[1]]) if is_total else None
 
-        return Edit(kernel).mapped(replaced)
+        return Edit(kernel).everywhere(visit)
 
 
 def _products(dot: Node) -> list[Node]:

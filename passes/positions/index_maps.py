@@ -126,21 +126,10 @@ def affine(node: Node, index: Index) -> Dim | None:
     a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
     if a is None or b is None:
         return None
-    if extremum(node):
-        return _chosen(extremum(node), a, b)
+    if sign := extremum(node):
+        ends = (a, b) if less_equal(a, b) else (b, a) if less_equal(b, a) else None
+        return ends[sign > 0] if ends is not None else None
     return add(a, mul(b, sides[1])) if sides else mul(a, b)
-
-
-def _chosen(sign: int, a: Dim, b: Dim) -> Dim | None:
-    """Returns the larger of two expressions if `sign` is 1, the smaller if it is -1.
-
-    None if the bounds of their symbols do not determine which one that is.
-    """
-    if less_equal(a, b):
-        return b if sign > 0 else a
-    if less_equal(b, a):
-        return a if sign > 0 else b
-    return None
 
 
 def _decided(node: Node, index: Index) -> bool | None:

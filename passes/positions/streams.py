@@ -200,34 +200,20 @@ def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Inde
     None if it reads the node at several indices, or not at all. An axis of one element has the
     index 0.
     """
-    found: set[Index] = set()
-    for state in states.results:
-        for operand, place in operands_of(state, at[state]):
-            indices = _indices_of(operand, place, target)
-            found |= {tuple(0 if bounds(d) == (0, 0) else d for d in index) for index in indices}
-    return found.pop() if len(found) == 1 else None
-
-
-def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
-    """Returns all indices at which node `target` is read to compute the element of `root`, an
-    operand of a state, at index `place`.
-    """
-    pending: list[tuple[Node, Index]] = [(root, place)]
+    pending = [pair for state in states.results for pair in operands_of(state, at[state])]
     seen: set[tuple[Node, Index]] = set()
     found: set[Index] = set()
     while pending:
         node, index = pending.pop()
         if node is target:
-            found.add(index)
-            continue
-        if (node, index) in seen:
-            continue
-        seen.add((node, index))
-        if is_elementwise(node):
-            pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
-        elif ops.is_whole_view(node):
-            pending.append((node.args[0], ops.pull(node, index)[0]))
-    return found
+            found.add(tuple(0 if bounds(d) == (0, 0) else d for d in index))
+        elif (node, index) not in seen:
+            seen.add((node, index))
+            if is_elementwise(node):
+                pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
+            elif ops.is_whole_view(node):
+                pending.append((node.args[0], ops.pull(node, index)[0]))
+    return found.pop() if len(found) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -274,41 +260,46 @@ class StreamShape:
 
 
 def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
-    """Derives the roles of a stream's axes from the indices of its states and results. Raises
-    CannotTile if an axis has no constant extent.
-    """
+    """Derives the roles of a stream's axes from the indices of its states and results."""
     kept = {s for place in where.states.values() for d in place for s in symbols(d)}
-    lanes = _lanes(where.states)
-    extents = {str(m): extent_of(m) for m in where.iter_vars}
-    iter_vars = [m for m in extents if m not in lanes]
-    row = _row(where.states, iter_vars, extents) if has_dot else ""
+    lanes, rows = _sides(where.states)
+    extents = {str(m): bounds(m)[1] + 1 for m in where.iter_vars}
+    row = ""
+    if has_dot:
+        # the longest, and of equally long ones the last, which is closest in memory
+        iter_vars = [m for m in extents if m not in lanes]
+        single = {str(d) for place in where.states.values() for d in place}
+        found = [m for m in iter_vars if m in rows] or [m for m in iter_vars if m in single]
+        row = max(reversed(found), key=lambda m: extents[m], default="")
     along = (str(m) for m in where.iter_vars if extents[str(m)] > 1 and not symbols(m) & kept)
     column = next((n for n in lanes if extents[n] > 1), "")
     wide = [s for s, place in where.states.items() if column in map(str, place)]
     return StreamShape(row, lanes, next(along, ""), extents, where.states, column, wide)
 
 
-def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mapping[str, int]) -> str:
-    """The iteration variable of the rows of a tile: the longest that the operand in memory does
-    not have, and of equally long ones the last, which is closest in memory.
+def _sides(places: Mapping[Node, Index]) -> tuple[frozenset[str], set[str]]:
+    """Returns the axes that only a dot's operand in memory has, of which a tile has all elements,
+    and the iteration variables that only the computed operand has: those of rows.
 
     A result may group axes of a state: its mark is then part of several of them.
     """
+    lanes: set[str] = set()
     own: set[str] = set()
     for state, place in places.items():
-        if is_contraction(state):
-            rule = parse_rule(state.attrs["rule"])
-            names = [{a.names[0] for a in operand} for operand in rule.inputs]
-            other = 1 - memory_side(state)
-            rows: set[str] = set()
-            others: set[str] = set()
-            for axis, dim in zip(rule.outputs[0], place, strict=True):
-                is_own = axis.names[0] in names[other] - names[1 - other]
-                (rows if is_own else others).update(str(m) for m in symbols(dim))
-            own |= rows - others
-    kept = {str(d) for place in places.values() for d in place}
-    found = [m for m in iter_vars if m in own] or [m for m in iter_vars if m in kept]
-    return max(reversed(found), key=lambda m: extents[m], default="")
+        if not is_contraction(state):
+            continue
+        rule = parse_rule(state.attrs["rule"])
+        names = [{a.names[0] for a in operand} for operand in rule.inputs]
+        side = memory_side(state)
+        rows: set[str] = set()
+        others: set[str] = set()
+        for axis, dim in zip(rule.outputs[0], place, strict=True):
+            if axis.names[0] in names[side] - names[1 - side] and isinstance(dim, Expr):
+                lanes.add(str(dim))
+            is_own = axis.names[0] in names[1 - side] - names[side]
+            (rows if is_own else others).update(str(m) for m in symbols(dim))
+        own |= rows - others
+    return frozenset(lanes), own
 
 
 def memory_side(state: Node) -> int:
@@ -323,36 +314,6 @@ def is_in_memory(node: Node) -> bool:
     while is_view(node) or converts(node):
         node = node.args[0]
     return is_input(node) or is_array(node)
-
-
-def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
-    """Returns the axes that only a dot's operand in memory has, not the computed operand.
-
-    A tile has all elements along them.
-    """
-    found: set[str] = set()
-    for state, place in places.items():
-        if not is_contraction(state):
-            continue
-        rule = parse_rule(state.attrs["rule"])
-        own = [{a.names[0] for a in operand} for operand in rule.inputs]
-        side = memory_side(state)
-        for axis, dim in zip(rule.outputs[0], place, strict=True):
-            name = axis.names[0]
-            if name in own[side] and name not in own[1 - side] and isinstance(dim, Expr):
-                found.add(str(dim))
-    return frozenset(found)
-
-
-def extent_of(iter_var: Dim) -> int:
-    """Returns the number of values that an iteration variable takes. Raises CannotTile for a dim
-    that is no variable with a constant bound.
-    """
-    if isinstance(iter_var, Expr) and len(iter_var.terms) == 1 and len(iter_var.terms[0][0]) == 1:
-        high = getattr(iter_var.terms[0][0][0], "high", None)
-        if isinstance(high, int):
-            return high + 1
-    raise CannotTile(f"a state sits at a computed index, {iter_var}")
 
 
 @cached_by_class

@@ -193,8 +193,11 @@ def _place(node: Node, parts: Sequence[AffineIndex], casts: bool, wraps: bool) -
     if repeats(node):
         terms = {_spread(term, node): count for term, count in parts[0].terms.items()}
         return AffineIndex(terms, parts[0].more)
-    if casts and converts(node) and parts and _is_exact(node):
-        return parts[0]
+    if casts and converts(node) and parts and node.dtype.kind == "i":
+        source = node.args[0].dtype
+        is_wider = node.dtype.bits > source.bits or node.dtype == source
+        if is_wider or Integers().range(node) is not None:
+            return parts[0]  # it keeps all values
     taken = signs(node)
     made: AffineIndex | None = None
     if taken and len(parts) == 2:
@@ -218,13 +221,6 @@ def _fits(place: AffineIndex, dtype: DType) -> bool:
     return (-most if dtype.kind == "i" else 0) <= ends[0] and ends[1] < most
 
 
-def _is_exact(cast: Node) -> bool:
-    """True if a conversion of an integer to another type of integers keeps all of its values."""
-    own, source = cast.dtype, cast.args[0].dtype
-    is_wider = own.bits > source.bits or own == source
-    return own.kind == "i" and (is_wider or Integers().range(cast) is not None)
-
-
 def _spread(term: Node, like: Node) -> Node:
     """Returns a term of the index of a tile as a term of `like`, the broadcast of that tile."""
     if not term.tensor.rank:
@@ -242,9 +238,9 @@ def difference(node: Node, data: bool = False) -> AffineIndex | None:
 
     `data`: whether signed data may be an operand, which becomes a term.
     """
-    if not is_comparison(node) or node.args[0].dtype.kind not in "iu":
-        return None
     facts = algebra_of(node)
+    if not (node.args and facts.is_order and node.args[0].dtype.kind in "iu"):
+        return None
     sides = [place_of(a, casts=True) for a in node.args]
     if data and node.args[0].dtype.kind == "i":
         sides = [s or AffineIndex({a: 1}) for s, a in zip(sides, node.args, strict=True)]
@@ -261,11 +257,6 @@ def limit_of(test: Node, place: Node) -> int | None:
         return None
     rest = inside.plus(place_of(place, casts=True) or AffineIndex({place: 1}))
     return None if rest.terms else rest.more + 1
-
-
-def is_comparison(node: Node) -> bool:
-    """True if a node is a comparison."""
-    return bool(node.args) and algebra_of(node).is_order
 
 
 def is_condition(node: Node) -> bool:

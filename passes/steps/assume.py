@@ -245,7 +245,7 @@ def _bound(node: Node, known: Mapping[Node, float], states: Mapping[Node, State]
     if len(node.args) != 2:
         return None
     (a, b), terms = node.args, signs(node)
-    if a in most and (multiplies(node) or divides(node)) and _is_positive(b):
+    if a in most and (multiplies(node) or divides(node)) and 0 < _number(b) < math.inf:
         return most[a] * (_number(b) if multiplies(node) else 1 / _number(b))
     state = states.get(_bound_of(b))
     added = known.get(state.part, 0.0) if state is not None else 0.0
@@ -254,10 +254,6 @@ def _bound(node: Node, known: Mapping[Node, float], states: Mapping[Node, State]
     levels = (most[x] for x, sign in zip((a, b), terms or ()) if x in most and sign > 0)
     level = next(levels, 0.0)
     return level if level <= ABSORBS else None
-
-
-def _is_positive(node: Node) -> bool:
-    return not node.tensor.rank and 0 < _number(node) < math.inf
 
 
 def _bound_of(node: Node) -> Node:

@@ -217,7 +217,12 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
         if total is None or total.stays(start, result.op):
             inside.append(variable)
             starts.append(start)
-            results.append(result if total is None else _alone(edit, result, variable, total))
+            new = result
+            if total is not None:  # the scalar sum is rescaled, plus its addend
+                factor, addend = total.kept
+                new = variable if factor is None else make("mul", (variable, factor))
+                new = new if addend is None else make("add", (new, addend))
+            results.append(edit.locate(result, new))
         if total is not None:
             lanes, first, new = _tile(edit, result, total)
             inside.append(lanes)
@@ -248,10 +253,3 @@ def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
         axes = [a for a in range(tile.tensor.rank) if a not in gone]
         kept = make("mul", (lanes, spread_along(factor, axes, tuple(map(static, tile.shape)))))
     return lanes, first, edit.note(result, make(result.op, (kept, tile)))
-
-
-def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
-    """Returns the update of the scalar sum that stays: rescaled, plus its addend."""
-    factor, addend = total.kept
-    kept = held if factor is None else make("mul", (held, factor))
-    return edit.locate(result, kept if addend is None else make("add", (kept, addend)))

@@ -156,13 +156,8 @@ def _ranges(
 
 def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
     """Builds the number of the first iteration that satisfies a bound, or of the one after the
-    last, clipped to 0 to `count`.
-
-    Args:
-        bound: the bound.
-        count: the iterations of the loop.
-        var: its variable.
-        some: whether some element of a tile is enough to be visible, or all have to be.
+    last, clipped to 0 to `count`, the iterations of the loop. `some`: whether some element of a
+    tile is enough to be visible, or all have to be.
     """
     step, is_lower = abs(bound.step), bound.step > 0
     # lower: ceil(-rest / step); upper: floor(rest / step) + 1

@@ -90,7 +90,10 @@ def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
         return Bounds(tuple(b for p in parts for b in p.found), all(p.exact for p in parts))
     place = _compared(test, positive, data=True)
     is_exact = difference(test) is not None
-    found = _along(place, var) if place is not None else None
+    moving = [term for term in place.terms if var in term.vars] if place is not None else []
+    if place is not None and len(moving) == 1 and moving[0] is not var:
+        place = _without_quotient(place, moving[0]) or place
+    found = place.along(var) if place is not None else None
     if found is None or not found[0] or (is_exact and not _is_affine(found[1])):
         return Bounds((), exact=False)
     return Bounds((Bound(*found),), is_exact)
@@ -115,16 +118,6 @@ def _is_affine(place: AffineIndex) -> bool:
     """True if the terms of an index are positions and scalars that cannot overflow."""
     terms = place.terms
     return all((not t.tensor.rank or is_positions(t)) and t.dtype.bits >= 32 for t in terms)
-
-
-def _along(place: AffineIndex, var: Node) -> tuple[int, AffineIndex] | None:
-    """Returns a factor and a rest such that `factor * var + rest` is >= 0 where the index is; None
-    if the index is not affine in the loop variable, or in a block of it.
-    """
-    moving = [term for term in place.terms if var in term.vars]
-    if len(moving) == 1 and moving[0] is not var:
-        place = _without_quotient(place, moving[0]) or place
-    return place.along(var)
 
 
 def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:

@@ -81,19 +81,15 @@ class Fission(Step, name="fission", only=Cpu):
             inner, var = found[0], block.params[0]
             values = results_of(inner)
             if (var, inner) not in first:
-                first[var, inner] = self._first(edit, var, values)
+                own = along(self.into, extent_of(loop), var) if self.into else var
+                made = edit.values(values, {var: own})
+                memories = [memory_for(edit, v, own, "sums") for v in values]
+                first[var, inner] = stored(edit, own, memories, lambda _: made)
             kept = zip(values, first[var, inner], strict=True)
             known = {value: loaded(full, var, value) for value, full in kept}
             return results_of(loop.rebuilt(blocks=[edit.body(block, known)]))
 
         return edit.change_loops(self.axis, change)
-
-    def _first(self, edit: Edit, var: Node, values: Sequence[Node]) -> Sequence[Node]:
-        """Builds the loop that stores `values` of each iteration. Returns the memories."""
-        own = along(self.into, int(var.attrs["extent"]), var) if self.into else var
-        made = edit.values(values, {var: own})
-        memories = [memory_for(edit, v, own, "sums") for v in values]
-        return stored(edit, own, memories, lambda _: made)
 
 
 def _inner(block: Block, axis: str) -> list[Node]:
@@ -141,18 +137,13 @@ class Sink(Step, name="sink", only=Cpu):
             inside = filter(is_loop, loop.blocks[0].all_nodes)
             if self.into in {axis_of(n) for n in (*around, *inside)}:
                 yield f"axis {self.into} exists already, around {self.axis} or inside"
-        yield from map(self._why_not, found)
-
-    def _why_not(self, loop: Node) -> str:
-        for inner in _loops(loop, self.inner):
+        for loop, inner in [(outer, n) for outer in found for n in _loops(outer, self.inner)]:
+            var = loop.blocks[0].params[0]
             if inner.attrs["kind"] not in ("serial", "branch"):
-                return f"axis {self.inner} is bound"
-            limits, _ = loop_parts(inner.args, inner.attrs)
-            if any(loop.blocks[0].params[0] in limit.vars for limit in limits):
-                return f"the trip count of the loop over {self.inner} depends on {self.axis}"
-            if why := why_not_kept(loop, inner, _varying(inner, loop.blocks[0].params[0])):
-                return why
-        return ""
+                yield f"axis {self.inner} is bound"
+            if any(var in limit.vars for limit in loop_parts(inner.args, inner.attrs)[0]):
+                yield f"the trip count of the loop over {self.inner} depends on {self.axis}"
+            yield why_not_kept(loop, inner, _varying(inner, var))
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -233,20 +224,16 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
 def _filled(edit: Edit, axis: Node, memories: Sequence[Node], starts: Sequence[Node]) -> list[Node]:
     """Returns the memories that contain the initial values `starts`: the one that an earlier moved
     loop left a value in, or one of `memories`, in which a new loop stores it."""
-    before = [_memory_of(start, axis) for start in starts]
+    before: list[Node | None] = []
+    for start in starts:
+        is_local = is_load(start) and start.args[0].tensor.space == "local"
+        is_own = is_local and start.args[1] is axis
+        is_kept = is_own and start is loaded(start.args[0], axis, start)
+        before.append(start.args[0] if is_kept else None)
     new = [i for i, memory in enumerate(before) if memory is None]
     fill = [memories[i] for i in new]
     filled = iter(stored(edit, axis, fill, lambda _: [starts[i] for i in new]) if new else [])
     return [next(filled) if memory is None else memory for memory in before]
-
-
-def _memory_of(start: Node, axis: Node) -> Node | None:
-    """Returns the local memory that the initial value of a carried variable is loaded from, if an
-    earlier moved loop stored it there; None for other values.
-    """
-    if not is_load(start) or start.args[0].tensor.space != "local" or start.args[1] is not axis:
-        return None
-    return start.args[0] if start is loaded(start.args[0], axis, start) else None
 
 
 def why_not_kept(loop: Node, inner: Node, values: Sequence[Node]) -> str:

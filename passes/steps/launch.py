@@ -66,18 +66,11 @@ class Launch(Step, name="launch", only=Gpu):
             yield f"{self.warps * WARP} threads, and a program has at most {target.threads}"
         yield _why_no_program(kernel.blocks[0])
         yield why_no_registers(kernel, target)
-        yield self._why_no_room(kernel, target)
-
-    def _why_no_room(self, kernel: Node, target: Target | None) -> str:
-        """Returns why operands of all stages exceed shared memory; "" if they fit."""
-        if not isinstance(target, Gpu):
-            return ""
-        staged = [n for n in kernel.blocks[0].all_nodes if is_loop(n) and n.attrs.get("staged")]
-        held = self.stages * max((loaded_bytes(n.blocks[0]) for n in staged), default=0)
-        room = target.operand_bytes
-        if held <= room:
-            return ""
-        return f"stages={self.stages}: operands of {held} bytes; shared memory has room for {room}"
+        loops = (n for n in kernel.blocks[0].all_nodes if is_loop(n) and n.attrs.get("staged"))
+        held = self.stages * max((loaded_bytes(n.blocks[0]) for n in loops), default=0)
+        if isinstance(target, Gpu) and held > target.operand_bytes:
+            room = f"shared memory has room for {target.operand_bytes}"
+            yield f"stages={self.stages}: operands of {held} bytes; {room}"
 
     def apply(self, kernel: Node) -> Node:
         held: dict[str, object] = {"warps": self.warps, "stages": self.stages}
@@ -299,7 +292,9 @@ class Evict(Step, name="evict", only=Gpu):
 
         def hinted(when: str) -> Visit:
             def visit(old: Node, made: Node) -> Node:
-                if is_loop(old) and self.when == REUSE and _is_read_again(old):
+                # later loops load the tiles of one that reduces, if `hold` does not keep them
+                is_last = is_loop(old) and (stores_only(old) or old.attrs.get("limited"))
+                if is_loop(old) and not is_last and self.when == REUSE:
                     return made.rebuilt(blocks=[edit.rewritten(made.blocks[0], hinted("last"))])
                 is_access = (is_load(old) and bool(old.tensor.rank)) or is_store(old)
                 if not is_access or str(held(old.args[0]).attrs["name"]) != self.memory:
@@ -310,8 +305,3 @@ class Evict(Step, name="evict", only=Gpu):
             return visit
 
         return edit.everywhere(hinted(usual))
-
-
-def _is_read_again(loop: Node) -> bool:
-    """True if later loops load the tiles of a loop: it reduces, and `hold` does not keep them."""
-    return not (stores_only(loop) or loop.attrs.get("limited"))

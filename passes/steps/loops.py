@@ -16,12 +16,12 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.memory_versions import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
-    is_item,
     is_load,
     is_loop,
     is_memory,
     is_number,
     is_store,
+    maker,
     number,
     repeated,
     repeats,
@@ -86,7 +86,7 @@ def nests(kernel: Node) -> list[list[str]]:
         while loop is not None and is_loop(loop) and stores_only(loop):
             chain.append(axis_of(loop))
             result = loop.blocks[0].results[0]
-            inner = result.args[0] if is_item(result) else result
+            inner = maker(result)
             loop = inner_loop(loop, axis_of(inner)) if is_loop(inner) else None
         found += [chain] if chain else []
     return found
@@ -140,7 +140,7 @@ def inner_loop(loop: Node, axis: str) -> Node | None:
     """Returns the loop over `axis` that is the whole body of `loop`; None if none is."""
     block = loop.blocks[0]
     result = block.results[0]
-    inner = result.args[0] if is_item(result) else result
+    inner = maker(result)
     if not is_loop(inner) or axis_of(inner) != axis or inner.attrs.get("limited"):
         return None
     if any(is_loop(node) and node is not inner for node in block.nodes):
@@ -203,7 +203,9 @@ def why_shared(loop: Node, own: bool = False) -> str:
     var = block.params[0]
     name = var.attrs["name"]
     nodes, held = block.all_nodes, memory_of(block)
-    inner = {n.blocks[0].params[0] for n in nodes if is_loop(n)}
+    inside = [n.blocks[0].params for n in nodes if is_loop(n)]
+    inner = {variable for variable, *_ in inside}
+    varying = {*block.params, *(v for _, *carried in inside for v in carried)}
     stores = [node for node in nodes if is_store(node)]
     for node in nodes:
         if is_load(node) and held(node.args[0]) in block.params:
@@ -215,8 +217,8 @@ def why_shared(loop: Node, own: bool = False) -> str:
             if loop.attrs.get("overlap") if is_carried else own:
                 continue
             is_only = [s for s in stores if held(s) is held(node)] == [node]
-            if is_only and _is_same(node, loop):
-                continue
+            if is_only and all(varying.isdisjoint(a.vars) for a in node.args[1:]):
+                continue  # all iterations store the same value to the same element
             return f"two iterations of the loop over {name} may store to one element"
     return ""
 
@@ -263,14 +265,6 @@ def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]
         if found and found[0] and all(t.vars.isdisjoint(inner) for t in found[1].terms):
             return True
     return False
-
-
-def _is_same(store: Node, loop: Node) -> bool:
-    """True if all iterations of a loop store the same value to the same element."""
-    block = loop.blocks[0]
-    carried = {v for n in block.all_nodes if is_loop(n) for v in n.blocks[0].params[1:]}
-    varying = {*block.params, *carried}
-    return all(varying.isdisjoint(a.vars) for a in store.args[1:])
 
 
 def _extents(access: Node) -> list[Dim]:

@@ -1,11 +1,7 @@
 """Matrix products in loops: vectors over the columns, to which loops add products.
 
-loop(...) {(%i < 8, %o)                           rows, if the loop only stores their sums
-  %s = loop(0.0) {(%k < 64, %acc : f32<32>)       the reduction: one loop or several
-    add(%acc, mul(load(%p0, %i, %k), load(%p1, %k, 0) : f32<32>))
-  store(%o, %s, %i, 0)
-
-One `dot` of two blocks of memory computes the same. A block has all elements that a load reads in
+One `dot` of two blocks of memory computes the same as a loop over rows that only stores such sums,
+and one loop or several over reduction axes. A block has all elements that a load reads in
 these loops: p0[8 i.0 + i.1, k] for i.1 < 8 and k < 64 is load(%p0, mul(%i.0, 8), 0) : f32<8x64>. An
 index that adds a row or a column to a tap, as convolutions have, reads it through windows
 (`unfold`).
@@ -153,18 +149,9 @@ def product_at(whole: Block, loop: Node) -> LoopProduct | None:
 
 
 @once_in
-def _stored_product(rows: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
-    """Returns the `dot` whose results a loop over rows stores, and the index of the store; None if
-    a loop with this body does something else.
-    """
-    found = _stored_rows(rows)
-    dot = _dot(found[0], rows.params[0]) if found is not None else None
-    return None if found is None or dot is None else (dot, found[1])
-
-
-def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
+def _stored_product(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     """Recognizes the body of a loop over rows that only stores the results of one inner loop.
-    Returns that inner loop and the index of the store; None for other loops.
+    Returns the `dot` that computes them, and the index of the store; None for other loops.
     """
     var, *held = block.params
     if len(held) != 1 or not is_store(block.results[0]):
@@ -180,7 +167,8 @@ def _stored_rows(block: Block) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     known = tuple(p for p in places if p is not None and p.is_contiguous)
     moved = [i for i, place in enumerate(known) if place.over]
     is_block = len(known) == len(places) and len(moved) == 1 and moved[0] < len(known) - 1
-    return (sums, known) if is_block else None
+    dot = _dot(sums, var) if is_block else None
+    return None if dot is None else (dot, known)
 
 
 def _dot(loop: Node, row: Node | None) -> Node | None:

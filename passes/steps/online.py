@@ -208,19 +208,13 @@ def hides(block: Block, start: Node, fill: float) -> bool:
     return all(known.get(s.part) == identity(KIND_OF[s.new.op], s.new.dtype) for s in states)
 
 
-def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
-    """Returns the result of a loop that combines only identities; None for others."""
-    state = total_of(loop)
-    if state is None:
-        return None
-    none = identity(KIND_OF[state.new.op], state.new.dtype)
-    return none if known.get(state.part) == none else None
-
-
 def hidden_value(node: Node, known: Mapping[Node, float]) -> float | None:
     """Returns the value that operands in `known` determine; None for no certain value."""
     if is_loop(node):
-        return _total(node, known)
+        total = total_of(node)
+        value = known.get(total.part) if total is not None else None
+        is_none = total is not None and value == identity(KIND_OF[total.new.op], total.new.dtype)
+        return value if is_none else None
     if is_contraction(node):
         return 0.0 if any(known.get(a) == 0.0 for a in node.args) else None
     if is_reduction(node):
@@ -239,7 +233,9 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
     states = states_of(block)
     if states is None:
         return None
-    alone = next((s.part for s in states if _hides_all(block, s)), None)
+    maxima = (s.part for s in states if KIND_OF[s.new.op] == "max" and s.new.dtype.is_float)
+    scalars = (part for part in maxima if not part.tensor.rank)
+    alone = next((part for part in scalars if hides(block, part, -math.inf)), None)
     known: dict[Node, Node] = {}
     if alone is not None:
         lowest = constant(-math.inf, alone.dtype)
@@ -250,9 +246,3 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
             own = edit.locate(new, make("select", (test, own, identity_like(new))))
         known[new] = edit.note(new, make(new.op, (rest, own)))
     return [known[r] for r in block.results]
-
-
-def _hides_all(block: Block, state: State) -> bool:
-    """True if -inf as the part of a scalar maximum hides an iteration from all states."""
-    is_max = KIND_OF[state.new.op] == "max" and state.new.dtype.is_float
-    return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)

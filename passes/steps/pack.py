@@ -72,20 +72,16 @@ class Pack(Step, name="pack", only=Cpu):
         if not found:
             yield f"no matrix product of blocks reads columns from {self.memory}"
         yield from map(_why_not_packed, found)
-        if self.when:
-            yield from self._why_not_once(kernel, found[0].panel)
-            return
         size = max(static(product.panel.tensor.bytes) for product in found)
-        if size > LARGEST_LOCAL:
+        if size > LARGEST_LOCAL and not self.when:
             yield f"a panel of {size} bytes; local memory has at most {LARGEST_LOCAL}"
-
-    def _why_not_once(self, kernel: Node, panel: Node) -> Iterator[str]:
-        memory, *index = unconverted(panel).args
-        if memory not in kernel.blocks[0].params:
+        panel = unconverted(found[0].panel)
+        memory, *index = panel.args
+        if self.when and memory not in kernel.blocks[0].params:
             yield f"{self.memory} is no input"
-        if [n for n in kernel.blocks[0].all_nodes if memory in n.args] != [unconverted(panel)]:
+        if self.when and [n for n in kernel.blocks[0].all_nodes if memory in n.args] != [panel]:
             yield f"more than the panels is read from {self.memory}"
-        if any(map(is_load, topological(index))):
+        if self.when and any(map(is_load, topological(index))):
             yield f"data selects the panels of {self.memory}"
 
     def apply(self, kernel: Node) -> Node:
@@ -130,17 +126,11 @@ class _Packed:
         return make("load", (self.panels, *self.indices, *self.corner), hint=self.value.type)
 
     def given_to(self, kernel: Node) -> Node:
-        """Replaces the memory, an operand of a kernel, by the panels."""
+        """Replaces the memory, an operand of a kernel, by the panels, which a kernel packs in
+        parallel.
+        """
         block, args = kernel.blocks[0], list(kernel.args)
         at = block.params.index(self.memory)
-        attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}
-        type_ = TensorType(self.panels.dtype, self.panels.shape)
-        args[at] = Node("kernel", (args[at],), attrs, type_, (self._packing(),))
-        params = [self.panels if p is self.memory else p for p in block.params]
-        return kernel.rebuilt(args, blocks=[Block(params, block.results, block.names, block.locs)])
-
-    def _packing(self) -> Block:
-        """Builds the body of the kernel that packs all panels, in parallel."""
         out = param("o0", self.panels.type)
         names = (f"o0_{i}" for i in range(len(self.indices)))
         versions = [out, *(Node("var", (), {"name": name}, out.type) for name in names)]
@@ -148,7 +138,12 @@ class _Packed:
         for variable, outer, inner in reversed([*zip(self.indices, versions, versions[1:])]):
             body = Block((variable, inner), (made,))
             made = make("loop", (outer,), {"kind": "parallel"}, (body,))
-        return Block((self.memory, out), (made,))
+        attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}
+        type_ = TensorType(self.panels.dtype, self.panels.shape)
+        packing = Block((self.memory, out), (made,))
+        args[at] = Node("kernel", (args[at],), attrs, type_, (packing,))
+        params = [self.panels if p is self.memory else p for p in block.params]
+        return kernel.rebuilt(args, blocks=[Block(params, block.results, block.names, block.locs)])
 
 
 def _why_not_packed(product: BlockProduct) -> str:

@@ -198,14 +198,6 @@ def read_by(block: Node) -> Node:
 # ---- slices of blocks in memory along one axis, also through conversions and windows
 
 
-def plus(b: Builder, x: Node, y: Node) -> Node:
-    """Builds x + y of two integers, without an addition of the constant 0."""
-    zero = constant(0, I64)
-    if zero in (x, y):
-        return y if x is zero else x
-    return b.add(x, y)
-
-
 def is_sliced(block: Node) -> bool:
     """True if a block is one that `part` can slice: loaded without a mask, maybe in windows."""
     load = read_by(block)
@@ -219,26 +211,9 @@ def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
     if converts(block):
         inner = part(b, block.args[0], axis, start, size)
         return b.cast(inner, type=inner.tensor.with_dtype(block.dtype))
-    if in_windows(block):
-        return _of_windows(b, block, axis, start, size)
-    return _cut(b, block, axis, start, size)
-
-
-def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices a block that is a `load`: loads `size` elements along the axis, `start` further on."""
-    memory, *index = block.args
-    shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
-    at = memory.tensor.rank - len(shape) + axis
-    index[at] = plus(b, index[at], start)
-    return b.load(memory, *index, type=block.tensor.with_shape(shape))
-
-
-def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices a block of overlapping windows, the result of an `unfold` node.
-
-    Along an axis of taps, the windows become `size` taps long, and only the elements that they
-    cover are loaded. Along an axis without windows, the elements below the windows are sliced.
-    """
+    if not in_windows(block):
+        return _cut(b, block, axis, start, size)
+    # along an axis of taps, windows become `size` taps long, and only what they cover is loaded
     (source,), window = block.args, list(block.attrs["window"])
     tap = axis - block.attrs["axis"] - len(window)
     axis -= len(window) if tap >= 0 else 0
@@ -250,6 +225,16 @@ def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> N
         window[tap] = size
     cut = _cut(b, source, axis, start, covered)
     return b.unfold(cut, **{**block.attrs, "window": tuple(window)})
+
+
+def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
+    """Slices a block that is a `load`: loads `size` elements along the axis, `start` further on."""
+    memory, *index = block.args
+    shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
+    at = memory.tensor.rank - len(shape) + axis
+    moved = [place for place in (index[at], start) if place is not constant(0, I64)]
+    index[at] = b.add(*moved) if len(moved) == 2 else [*moved, start][0]
+    return b.load(memory, *index, type=block.tensor.with_shape(shape))
 
 
 def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:

@@ -60,9 +60,6 @@ class Partition(LoopStep, name="partition"):
     Legal for a serial loop and increasing points inside of it, if all parts together stay below
     4096 values, not counting loads, indices, guards and selections.
 
-    Source: index-set splitting (Wolfe, High Performance Compilers, 1996); loop partitioning of
-    Halide.
-
     Attributes:
         points: the first iteration of each part but the first, separated by commas.
     """
@@ -149,8 +146,6 @@ class Peel(LoopStep, name="peel"):
     concatenation become plain copies. If two peeled loops are unrolled, their common loads are
     executed once. Legal for a serial loop with more than N iterations.
 
-    Source: index-set splitting (Wolfe, High Performance Compilers, 1996).
-
     Attributes:
         turns: the number of iterations to peel.
     """
@@ -204,8 +199,6 @@ class Specialize(Step, name="specialize"):
     `at=k` the code goes into the inner loop over k; threads can then share both loops.
 
     Legal if some guard changes at a constant iteration, and the copies stay below 4096 values.
-
-    Source: `specialize` of Halide (Ragan-Kelley et al., PLDI 2013).
 
     Attributes:
         at: the axis of the loops that get the code; by default the same.

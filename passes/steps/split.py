@@ -93,13 +93,8 @@ class Split(LoopStep, name="split"):
                 )
             if not is_serial(loop):
                 yield f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
-            if self._overlaps(loop):
+            if self.tail == "overlap" and padded != extent_of(loop) > self.block:
                 yield why_not_repeated(loop)
-
-    def _overlaps(self, loop: Node) -> bool:
-        """True if the last block repeats iterations: an `overlap` that does not divide them."""
-        extent = extent_of(loop)
-        return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 
     def change(self, edit: Edit, loop: Node) -> Node:
         extent = extent_of(loop)

@@ -65,7 +65,7 @@ class Stage(Step, name="stage", only=Cpu):
         if home is None:
             yield f"no two loops of one block compute {self.value}"
             return
-        if not all(map(is_serial, home.loops)):
+        if not all(loop is None or is_serial(loop) for loop in (home.first, *home.others)):
             yield f"a loop that computes {self.value} is bound: stage it before"
         inside = {n.blocks[0].params[0] for n in home.block.all_nodes if is_loop(n)} - {home.axis}
         extra = [v for v in value.vars if v in inside]
@@ -129,11 +129,6 @@ class _Storage(NamedTuple):
     axis: Node
     first: Node | None
     others: list[Node]
-
-    @property
-    def loops(self) -> list[Node]:
-        """All loops of the block that need the value."""
-        return [*([] if self.first is None else [self.first]), *self.others]
 
 
 def _home(block: Block, value: Node) -> _Storage | None:

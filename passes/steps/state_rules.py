@@ -98,16 +98,11 @@ def first_positions(loop: Node) -> Node | None:
         here = _here(state, states, begins, axis)
         if here is not None:
             found[state.new] = state.kept.rebuilt([*state.kept.args[:2], here])
-            begins[state.held] = _at_start(here, axis)
+            first = {axis: constant(0, axis.dtype)}  # values in the first iteration
+            for n in topological([here], known=first):
+                first[n] = folded(n, n.rebuilt([first.get(a, a) for a in n.args]))
+            begins[state.held] = first[here]
     return in_order(loop, found).rebuilt(args=[begins[h] for h in held]) if found else None
-
-
-def _at_start(node: Node, axis: Node) -> Node:
-    """Returns the value of a position in the first iteration."""
-    known = {axis: constant(0, axis.dtype)}
-    for inner in topological([node], known=known):
-        known[inner] = folded(inner, inner.rebuilt([known.get(a, a) for a in inner.args]))
-    return known[node]
 
 
 def _here(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stack.ir.builder import constant, make
 from stack.ir.contraction import PRECISIONS as ROUNDINGS
 from stack.ir.forms import converted, filled
-from stack.ir.node import Block, Node
+from stack.ir.node import Node
 from stack.ir.traits import (
     axis_order,
     choice,
@@ -18,7 +18,6 @@ from stack.ir.traits import (
     is_contraction,
     is_load,
     is_loop,
-    is_memory,
     is_reduction,
     multiplies,
     repeats,
@@ -29,7 +28,7 @@ from stack.ir.types import BF16, F32, I32, holds_all
 from stack.ir.warp_ops import MATRIX
 from stack.passes.steps.affine import limit_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_constant
+from stack.passes.steps.loops import is_constant, stores_only
 from stack.passes.steps.step import Step
 from stack.passes.steps.tiles import conjuncts, parts_of, positions_from, spread_along
 from stack.passes.tiling.frame import static
@@ -77,8 +76,10 @@ class Tensorize(Step, name="tensorize", only=Gpu):
         precision = {"precision": self.precision} if self.precision else {}
 
         def visit(old: Node, made: Node) -> Node:
-            if is_loop(made) and _sums_products(made.blocks[0]):
-                return made.rebuilt(attrs={**made.attrs, "staged": True})
+            if is_loop(made) and any(map(is_contraction, made.blocks[0].nodes)):
+                # if it carries a value, such as sums of products, its tiles go through memory
+                staged = {} if stores_only(made) else {"staged": True}
+                return made.rebuilt(attrs={**made.attrs, **staged})
             found = product_of(made)
             if found is None:
                 return made
@@ -139,12 +140,6 @@ def product_of(node: Node) -> Product | None:
     sides = ", ".join(" ".join(names[a] for a in f.axes) for f in (first, second))
     m, n, k = (static(space.shape[a]) for a in (own[0][0], own[1][0], summed))
     return Product((first, second), f"{sides} -> m n", (m, n, k))
-
-
-def _sums_products(block: Block) -> bool:
-    """True if the body of a loop contains a matmul and carries a value, such as its sums."""
-    is_carried = not all(map(is_memory, block.params[1:]))
-    return is_carried and any(map(is_contraction, block.nodes))
 
 
 def _factor(value: Node) -> Factor:

@@ -107,37 +107,27 @@ def with_own_variables(block: Block) -> Block:
     Loops that follow each other may share variables, so that equal values in them are one node.
     What a pass records about such a node would hold for both loops.
     """
-    return _Renamed(block).block
+    names, lines, own, seen = dict(block.names), dict(block.locs), names_of(block), set[Node]()
 
+    def variable(old: Node) -> Node:
+        if old in seen:
+            name = own.own(str(old.attrs["name"]))
+            old = Node("var", (), {**old.attrs, "name": name}, old.type)
+        seen.add(old)
+        return old
 
-class _Renamed:
-    """Renames the variables of loops that share them with an earlier loop."""
-
-    def __init__(self, block: Block) -> None:
-        self.names, self.lines = dict(block.names), dict(block.locs)
-        self.own = names_of(block)
-        self.seen: set[Node] = set()
-        made = self._inside(block, {})
-        self.block = Block(made.params, made.results, self.names, self.lines)
-
-    def _inside(self, block: Block, outer: Mapping[Node, Node]) -> Block:
-        params = [self._variable(p) for p in block.params]
+    def inside(block: Block, outer: Mapping[Node, Node]) -> Block:
+        params = [variable(p) for p in block.params]
         done = {**outer, **dict(zip(block.params, params, strict=True))}
         for node in block.nodes:
-            blocks = [self._inside(b, done) for b in node.blocks] if is_loop(node) else node.blocks
+            blocks = [inside(b, done) for b in node.blocks] if is_loop(node) else node.blocks
             made = node.rebuilt([done.get(a, a) for a in node.args], blocks=blocks)
             done[node] = made
-            if node in self.names:
-                self.names.setdefault(made, self.names[node])
-            if node in self.lines:
-                self.lines.setdefault(made, self.lines[node])
+            if node in names:
+                names.setdefault(made, names[node])
+            if node in lines:
+                lines.setdefault(made, lines[node])
         return Block(params, [done.get(r, r) for r in block.results])
 
-    def _variable(self, variable: Node) -> Node:
-        if variable not in self.seen:
-            self.seen.add(variable)
-            return variable
-        name = self.own.own(str(variable.attrs["name"]))
-        made = Node("var", (), {**variable.attrs, "name": name}, variable.type)
-        self.seen.add(made)
-        return made
+    made = inside(block, {})
+    return Block(made.params, made.results, names, lines)

@@ -18,9 +18,9 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     ("step", "functions", "files"),
     [
         ("trace", 100, 25),
-        ("relu", 722, 127),
-        ("softmax", 957, 158),
-        ("llama", 1785, 223),
+        ("relu", 717, 123),
+        ("softmax", 949, 154),
+        ("llama", 1763, 209),
         ("call", 25, 11),
     ],
 )

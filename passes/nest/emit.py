@@ -178,13 +178,13 @@ class _Nest:
     def kernel(self) -> Node:
         """Builds and returns the kernel node."""
         (first, *_) = self.body.results
+        final: dict[Node, Node] = {}
         if len(self.body.results) == 1 and mixes(first):
             parts = self.values, first, self.outputs[0], self._along
             is_scan = is_running(first)
             made = scan_nest(*parts, self.running) if is_scan else scatter_nest(*parts)
-            final = {self.outputs[0]: made}
+            final[self.outputs[0]] = made
         else:
-            final = {}
             for kept, inner, stored in self._stream() if self.is_stream else self._spaces():
                 names = [o for o, _, _ in stored]
                 final.update(zip(names, self._stores(kept, inner, stored), strict=True))

@@ -83,9 +83,9 @@ class BoundLoops(LoopStep, name="bound"):
 
     def change(self, edit: Edit, loop: Node) -> Node | list[Node]:
         block = loop.blocks[0]
-        limits = _limits(block) if _is_free(loop) else {}
-        if not limits:
+        if not _is_free(loop) or not _limits(block):
             return loop
+        limits = _limits(block)
         is_cut = self.where == CUT and all(own.exact for own in limits.values())
         starts: Sequence[Node] = starts_of(loop)
         for first, end, known in _ranges(block.params[0], limits, is_cut):

@@ -23,7 +23,7 @@ from stack.ir.node import Node, topological
 from stack.ir.ops import is_view
 from stack.ir.traits import is_elementwise, is_formula, repeats
 from stack.ir.types import I32, DType, TensorType
-from stack.passes.positions.affine import affine, slope
+from stack.passes.positions.index_maps import affine, slope
 from stack.passes.tiling.frame import static
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log

@@ -27,7 +27,7 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
 from stack.passes.steps.loops import along, is_serial
 from stack.passes.steps.online import identity_like
-from stack.passes.tiling.loops import Names
+from stack.passes.tiling.frame import Names
 from stack.rewrite.engine import replace
 from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log

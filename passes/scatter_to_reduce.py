@@ -24,7 +24,7 @@ from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, extremum, signs
 from stack.ir.types import I32, TensorType
-from stack.passes.positions.affine import affine, slope
+from stack.passes.positions.index_maps import affine, slope
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar
@@ -89,21 +90,15 @@ class Tile(BlockPass):
         epilogue becomes a library call and a kernel for the ops that follow it; another group
         becomes smaller ones. Raises UsageError if a user wrote its steps.
         """
-        kernel = None if written(group) else self._without_dot(group, log)
+        kernel: Node | None = None
+        if group.attrs.get("kind") == "gemm" and not written(group):
+            with suppress(CannotTile):
+                kernel = self.kernel(split_dot(group)[1], log)
         if kernel is None:
             return without_kernel(node, why, block, log, self, False)
         name, lines = block.names.get(node, node.op), block.locs.get(node, ())
         log.note(f"{name} stays as it is: {why}", lines)
         return {node: _taken(group, kernel, log)} if log.spend(self.name, lines, f"%{name}") else {}
-
-    def _without_dot(self, group: Node, log: Log) -> Node | None:
-        """Returns the kernel of the ops that follow a matmul; None if there is none."""
-        if group.attrs.get("kind") != "gemm":
-            return None
-        try:
-            return self.kernel(split_dot(group)[1], log)
-        except CannotTile:
-            return None
 
 
 def _taken(group: Node, kernel: Node, log: Log) -> Replacement:

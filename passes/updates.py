@@ -30,7 +30,7 @@ from stack.ir.traits import (
     place_of,
 )
 from stack.ir.types import TensorType, TupleType
-from stack.passes.tiling.loops import names_of
+from stack.passes.tiling.frame import names_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from stack.ir.dim import Dim, symbol
 from stack.ir.forms import converted, filled, spread_by_name
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, multiplies, spread
-from stack.passes.positions.affine import affine
+from stack.passes.positions.index_maps import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.check import FINITE
 from stack.rewrite.engine import Scope, on

@@ -33,7 +33,7 @@ from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.policies.stream_tiles import extents
-from stack.passes.positions.stream_shape import memory_side, stream_axes
+from stack.passes.positions.streams import memory_side, stream_axes
 from stack.passes.streaming.terms import DotsInMemory, Refusal
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.rewrite.log import Log

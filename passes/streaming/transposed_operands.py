@@ -19,7 +19,7 @@ from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
 from stack.passes.cpu_products.gemm import mma_of, tile_of
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.positions.stream_shape import StreamShape, memory_side, stream_axes
+from stack.passes.positions.streams import StreamShape, memory_side, stream_axes
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.contraction import roles_of

@@ -14,9 +14,8 @@ import numpy as np
 
 from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE, Algebra
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, filled, make
 from stack.ir.dim import product
-from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -30,6 +29,7 @@ from stack.ir.traits import (
     place_of,
     reinterprets,
     signs,
+    splat,
     spread,
 )
 from stack.ir.types import BOOL, I32, I64, DType, TensorType, holds_all
@@ -38,7 +38,6 @@ from stack.passes.rules.movement import MOVEMENT_RULES, reshape_to
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.rewrite.splat import splat
 from stack.rewrite.verdict import Why
 
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, converted, make, reshaped
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
-from stack.ir.forms import converted, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread

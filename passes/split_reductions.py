@@ -25,8 +25,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.axes import LETTERS
-from stack.ir.builder import Builder, make
-from stack.ir.forms import converted, padded, reshaped
+from stack.ir.builder import Builder, converted, make, padded, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.space import identity

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from stack.ir.builder import make, param, rebuild_block
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_reuse import owner
+from stack.ir.memory import owner
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     is_alias,

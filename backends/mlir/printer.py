@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from stack.ir import ops
 from stack.ir.algebra import COMBINE
 from stack.ir.kernel_ops import iterations, loop_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (

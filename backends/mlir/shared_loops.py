@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stack.ir.memory_versions import memory_of
+from stack.ir.memory import memory_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory, is_store, maker, nest_of
 

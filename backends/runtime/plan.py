@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from stack.errors import StackError
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType

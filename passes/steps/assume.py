@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.bounds import bounds_in
 from stack.passes.steps.edit import Edit

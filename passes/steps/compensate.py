@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import Builder, constant, converted
 from stack.ir.contraction import product_types
-from stack.ir.forms import converted
 from stack.ir.node import Node
 from stack.ir.types import DTYPES, TensorType
 from stack.passes.steps.edit import Edit

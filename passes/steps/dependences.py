@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from stack.ir.builder import constant, make
 from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of
+from stack.ir.memory import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import (
     is_load,

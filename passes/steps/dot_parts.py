@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from stack.ir.builder import constant, make
-from stack.ir.forms import converted, filled
+from stack.ir.builder import constant, converted, filled, make
 from stack.ir.node import Node
 from stack.ir.traits import converts, is_contraction, signs
 from stack.ir.types import BF16, F32, I32

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stack.ir.memory_versions import memory_of
+from stack.ir.memory import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit, Visit

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import along, axis_of, extent_of, inner_loop, loops_along, why_no_nest

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 from stack.ir.types import TensorType

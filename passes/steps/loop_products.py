@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from stack.ir.builder import make
+from stack.ir.builder import converted, make, reshaped
 from stack.ir.equivalence import once_in
-from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     converts,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stack.ir.builder import results_of
 from stack.ir.equivalence import once_in
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_memory, is_number, number, repeats
 from stack.passes.tiling.loops import Names

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, make, remade
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.builder import constant, filled, make, remade
+from stack.ir.memory import starts_of
 from stack.ir.node import Node, topological
 from stack.ir.traits import converts, divides, is_loop, multiplies, repeated, signs
 from stack.passes.steps.loops import is_constant

@@ -29,8 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.bounds import LARGEST_LOCAL
-from stack.ir.builder import make, param
-from stack.ir.forms import converted, reshaped
+from stack.ir.builder import converted, make, param, reshaped
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import in_windows, is_load, unconverted
 from stack.ir.types import TensorType

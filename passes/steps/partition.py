@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stack.ir.builder import constant, make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import choice, is_load
 from stack.ir.types import TensorType

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit, Visit

@@ -31,8 +31,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import Builder, constant, make, remade
-from stack.ir.forms import filled
+from stack.ir.builder import Builder, constant, filled, make, remade
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Node, topological
 from stack.ir.traits import choice, is_loop, is_number, number, repeated, repeats

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node
 from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit

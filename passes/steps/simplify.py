@@ -5,8 +5,7 @@ select(lt(%j, 48), load(%p0, %j), 0.0)      with %j from 0 to 47:      load(%p0,
 
 from __future__ import annotations
 
-from stack.ir.builder import constant, make
-from stack.ir.forms import filled
+from stack.ir.builder import constant, filled, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import Selection, choice, connective, is_load, is_store

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node
 from stack.passes.steps.affine import folded
 from stack.passes.steps.dependences import why_kept

@@ -370,6 +370,10 @@ class Block(Interned):
     def type(self) -> tuple[Type, ...]:
         return tuple(r.type for r in self.results)
 
+    def lines_of(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, in order of the nodes, each once."""
+        return tuple(dict.fromkeys([line for n in nodes for line in self.locs.get(n, ())]))
+
 
 def own_names(block: Block) -> list[Node]:
     """Returns the nodes that need a name in the text of a closed block: those of the block and of

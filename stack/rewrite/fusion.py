@@ -126,7 +126,7 @@ class Grouping(Units):
         self.log = log
         self.limits = limits
         # maps each node to the groups that contain it
-        self.groups = {n: [self._alone(n)] for n in self.units if self.is_grouped(n)}
+        self.groups = {n: [single(self, n)] for n in self.units if self.is_grouped(n)}
         self.spans = [0] * (len(self.place) + 1)  # by position: groups that extend past it
         self.scores: dict[tuple[Group, Group], int] = {}
         self.verdicts: dict[tuple[Group, Group], Why] = {}  # those that remain valid
@@ -147,7 +147,7 @@ class Grouping(Units):
         self.ask([rule for rule in self.all_rules if rule.stage <= stage])
         self.reasons.clear()
         while self.rules and (self._sweep() or self._copy_producers()):
-            pass
+            pass  # each of them may make more pairs possible
 
     def ask(self, rules: Sequence[FusionRule]) -> None:
         """Sets the rules that are tried from now on, and clears cached scores and verdicts of
@@ -179,15 +179,12 @@ class Grouping(Units):
                 if shared and (first, second) not in pairs and (second, first) not in pairs:
                     yield first, second
 
-    def _score(self, producer: Group, consumer: Group) -> int:
-        key = producer, consumer
-        if key not in self.scores:
-            self.scores[key] = max(rule.score(producer, consumer) for rule in self.rules)
-        return self.scores[key]
-
     def _sweep(self) -> bool:
         pairs = self._pairs()
-        order = sorted(pairs, key=lambda p: (-self._score(*p), p[0].first, p[1].first))
+        for pair in pairs:
+            if pair not in self.scores:
+                self.scores[pair] = max(rule.score(*pair) for rule in self.rules)
+        order = sorted(pairs, key=lambda p: (-self.scores[p], p[0].first, p[1].first))
         gone: set[Group] = set()
         for producer, consumer in order:
             if producer in gone or consumer in gone:
@@ -195,30 +192,21 @@ class Grouping(Units):
             found = self.try_pair(producer, consumer)
             if isinstance(found, Why):
                 continue
-            if not self._spend(found.rule, producer, consumer):
+            lines = self.block.lines_of((*producer.members, *consumer.members))
+            if not self.log.spend(found.rule, lines, self.label(consumer)):
                 return False
             gone.update((producer, consumer))
             self.put(found, producer, consumer)
         return bool(gone)
 
-    def _spend(self, rule: str, producer: Group, consumer: Group) -> bool:
-        lines = self.lines((*producer.members, *consumer.members))
-        return self.log.spend(rule, lines, self.label(consumer))
-
     def put(self, merged: Group, *parts: Group) -> None:
         """Replaces the groups `parts` by the group `merged` in the tables of groups."""
-        self._span(merged, 1)
         for part in parts:
-            self._span(part, -1)
-            for node in part.members:
-                held = [g for g in self.groups.get(node, ()) if g is not part]
-                self.groups[node] = held
+            self.drop(part)
+        for place in range(merged.first, merged.last):
+            self.spans[place] += 1
         for node in merged.members:
             self.groups[node] = [*self.groups.get(node, ()), merged]
-
-    def _span(self, group: Group, count: int) -> None:
-        for place in range(group.first, group.last):
-            self.spans[place] += count
 
     def try_pair(self, producer: Group, consumer: Group, copy: bool = False) -> Group | Why:
         """Returns the merged group, or the reason why not. `copy` also keeps the producer."""
@@ -344,10 +332,10 @@ class Grouping(Units):
         now.
         """
         left = sorted(nodes, key=self.place.__getitem__, reverse=True)
-        group = self._alone(left.pop(0))
+        group = single(self, left.pop(0))
         while left:
             for node in left:
-                other = self._alone(node)
+                other = single(self, node)
                 pair: tuple[Group, Group]
                 if any(v in group.axes for v in other.outputs):
                     pair = (other, group)
@@ -366,9 +354,6 @@ class Grouping(Units):
                 return Why("the nodes are not connected")
         broken = check_contract(group, self.limits.recompute)[1]
         return group if broken is None else broken
-
-    def _alone(self, node: Node) -> Group:
-        return single(node, self.place[node], self.cheap.__contains__, self.reads[node])
 
     # ---- copying small producers into all of their readers
 
@@ -404,16 +389,19 @@ class Grouping(Units):
         """
         merged = [self.try_pair(producer, c, copy=True) for c in consumers]
         done = [m for m in merged if isinstance(m, Group)]
-        whole = len(done) == len(merged) > 0 and self._spend(rule, producer, done[0])
-        return done if whole else []
+        if not done or len(done) < len(merged):
+            return []
+        lines = self.block.lines_of((*producer.members, *done[0].members))
+        return done if self.log.spend(rule, lines, self.label(done[0])) else []
 
     def drop(self, old: Group) -> None:
         """Removes a group from the tables of groups, for example after all its consumers got a copy
         of its nodes.
         """
-        self._span(old, -1)
+        for place in range(old.first, old.last):
+            self.spans[place] -= 1
         for node in old.members:
-            self.groups[node] = [g for g in self.groups[node] if g is not old]
+            self.groups[node] = [g for g in self.groups.get(node, ()) if g is not old]
 
     def _pays(self, producer: Group, consumers: Sequence[Group]) -> bool:
         """True if copies of the producer in all consumers move no more bytes than one producer
@@ -434,7 +422,7 @@ class Grouping(Units):
 
     def report(self) -> None:
         """Records in the log each pair of neighbours that was not joined, with the reason."""
-        alive = set(self.all_groups)
+        alive, lines = set(self.all_groups), self.block.lines_of
         for (producer, consumer), why in self.reasons.items():
             if producer not in alive or consumer not in alive or why is NOT_MINE:
                 continue
@@ -443,9 +431,9 @@ class Grouping(Units):
                     self.label(producer),
                     self.label(consumer),
                     why.reason,
-                    self.lines((why.node,) if why.node is not None else consumer.members[:1]),
+                    lines((why.node,) if why.node is not None else consumer.members[:1]),
                     why.kind,
-                    (self.lines(producer.members), self.lines(consumer.members)),
+                    (lines(producer.members), lines(consumer.members)),
                 )
             )
 

@@ -49,10 +49,6 @@ class Canonicalize(Pass):
         return rewrite(func, RULES, log)
 
 
-def _is_const(node: Node) -> bool:
-    return splat(node) is not None
-
-
 def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
     """Returns the elementwise ops of this arity whose algebra satisfies a predicate."""
     return tuple(n for n, facts in ELEMENTWISE.items() if OPS[n].arity == arity and holds(facts))
@@ -62,7 +58,7 @@ def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
 def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Rule: swaps the operands of a commutative op if only the first one is a constant."""
     a, b = node.args
-    if _is_const(a) and not _is_const(b):
+    if splat(a) is not None and splat(b) is None:
         return make(node.op, (b, a))
     return None
 

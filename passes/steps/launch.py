@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.bounds import Integers
 from stack.ir.builder import constant, make
-from stack.ir.integers import Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.ir.warp_ops import WARP

@@ -13,8 +13,8 @@ the best value, one stream returns both, so that memory is read once.
 
 from __future__ import annotations
 
+from stack.ir.bounds import INT32
 from stack.ir.builder import Builder, constant, param, reshaped
-from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import finds_position, is_elementwise, is_reduction
 from stack.ir.types import I32, TensorType

@@ -375,29 +375,24 @@ class Block(Interned):
         return tuple(dict.fromkeys([line for n in nodes for line in self.locs.get(n, ())]))
 
 
-def own_names(block: Block) -> list[Node]:
-    """Returns the nodes that need a name in the text of a closed block: those of the block and of
-    its open blocks, without parameters and scalar constants.
+def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
+    """A unique name for every node that needs one in the text of a closed block: the nodes of the
+    block and of its open blocks, without parameters and scalar constants. The name is derived from
+    the node's hint or its op.
     """
     found: dict[Node, None] = {}
+    taken = {str(p.attrs["name"]) for p in block.params}
     pending = deque([block])
     while pending:
         for node in pending.popleft().nodes:
             if node.op != "param" and not (node.op == "const" and is_inline(node)):
                 found[node] = None  # two loops may contain the same node
-            if node.blocks:
-                pending.extend(b for b in node.blocks if b.is_open)
-    return list(found)
-
-
-def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
-    """A unique name for every node of a closed block, derived from its hint or its op."""
-    nodes = own_names(block)
-    taken = {str(p.attrs["name"]) for p in block.params}
-    inner = (block for node in nodes for block in node.blocks if block.is_open)
-    taken.update(str(v.attrs["name"]) for block in inner for v in block.params)
+            for inner in node.blocks:
+                if inner.is_open:
+                    taken.update(str(v.attrs["name"]) for v in inner.params)
+                    pending.append(inner)
     counts: dict[str, int] = {}
-    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
+    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in found}
 
 
 def is_op_name(node: Node, name: str) -> bool:

@@ -41,8 +41,9 @@ def verify(func: Func) -> None:
     for result in func.results:
         if isinstance(result.type, TupleType):
             raise VerifyError(f"{where} returns a tuple; pick items first")
-    if len(func.meshes) > 1:
-        raise VerifyError(f"{where} uses several meshes: {', '.join(map(str, func.meshes))}")
+    meshes = func.body.meshes
+    if len(meshes) > 1:
+        raise VerifyError(f"{where} uses several meshes: {', '.join(map(str, meshes))}")
     ranges: dict[str, str] = {}
     for s in func.symbols:
         text = f"{s.low}..{s.high} % {s.multiple}"
@@ -97,7 +98,8 @@ class _Verifier:
         if not block.is_open:
             self._closed(block, where)
         for param in block.params:
-            self._places(param)
+            if param.type.sharding:
+                self._places(param)
         for node in block.nodes:
             self.node(node)
 
@@ -116,7 +118,7 @@ class _Verifier:
         """Checks the shardings of a node's results: each must be possible for the result's shape,
         and only a `reshard` may make overlapping parts.
         """
-        for type_ in node.types if node.type.sharding else ():
+        for type_ in node.types:
             if type_.sharding is not None:
                 if type_.sharding.overlaps and node.op != "reshard":
                     raise self.fail(f"only a reshard makes parts that overlap, not {node.op}", node)
@@ -163,7 +165,8 @@ class _Verifier:
             raise self.fail(f"{node.op!r} is no op of level {self.level!r}, but of {levels}", node)
         if not node.is_typed:
             self._typed(node, op)
-        self._places(node)
+        if node.type.sharding:
+            self._places(node)
         if self.is_certain:
             outside = self.bounds.outside(node)
             if outside:

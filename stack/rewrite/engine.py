@@ -275,7 +275,7 @@ class _Engine:
                 if not self.log.spend(rule.name, block.lines_of([node, *found.inner]), name):
                     self.stopped = True
                     return replaced, applied
-                if isinstance(rule, Simple):
+                if isinstance(rule, Simple) and rule.inexact is not EXACT:
                     self.log.allow(rule.inexact)
                 applied[rule.name] += 1
                 replaced[node] = found

@@ -359,9 +359,9 @@ class Grouping(Units):
 
     def _copy_producers(self) -> bool:
         for producer in self.all_groups:
-            if producer.kind != "loop" or producer.flops > self.limits.recompute:
-                continue
             if any(n in self.needed for n in producer.outputs):
+                continue
+            if producer.kind != "loop" or producer.flops > self.limits.recompute:
                 continue
             outside = (r for n in producer.outputs for r in self.readers.get(n, ()))
             readers = list(dict.fromkeys(r for r in outside if r not in producer.held))

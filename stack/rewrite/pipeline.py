@@ -90,7 +90,8 @@ class Result:
         """
         found = EXACT
         for record in self.records:
-            found |= record.inexact
+            if record.inexact is not EXACT:
+                found |= record.inexact
         return found
 
 

@@ -101,7 +101,14 @@ class _Verifier:
             if param.type.sharding:
                 self._places(param)
         for node in block.nodes:
-            self.node(node)
+            if not node.blocks or any(b.is_open for b in node.blocks):
+                self.node(node)
+                continue
+            # with closed blocks, a node is checked once for its equivalence class
+            facts, asked = facts_of(node), (_Verifier, self.level, self.depth, self.is_certain)
+            if asked not in facts:
+                self.node(node)
+                facts[asked] = True
 
     def _closed(self, block: Block, where: str) -> None:
         if block.free:
@@ -133,16 +140,6 @@ class _Verifier:
             text = print_node(found.node, body)
             raise VerifyError(found.rule, text, body.locs.get(found.node, ()))
 
-    def node(self, node: Node) -> None:
-        """Checks a node. A node without open blocks is checked once for its equivalence class."""
-        if not node.blocks or any(b.is_open for b in node.blocks):
-            self._node(node)
-            return
-        facts, asked = facts_of(node), (_Verifier, self.level, self.depth, self.is_certain)
-        if asked not in facts:
-            self._node(node)
-            facts[asked] = True
-
     def _typed(self, node: Node, op: OpDef) -> None:
         """Checks that a node has the type that its op infers, and marks the node, so that it is not
         checked again.
@@ -155,7 +152,7 @@ class _Verifier:
             raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
         node.is_typed = True
 
-    def _node(self, node: Node) -> None:
+    def node(self, node: Node) -> None:
         """Checks a node against its op, then its blocks."""
         op = OPS.get(node.op) or find(node.op)
         if op is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -168,29 +168,25 @@ def rewrite(
         CycleError: the rules do not terminate.
         VerifyError: a rule made a node of another type, or one that the op table rejects.
     """
-    engine = _Engine(rules, log, enter, limit)
-    if engine.table.keys().isdisjoint(func.body.ops):
+    table: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for root in rule.roots:
+            table.setdefault(root, []).append(rule)
+    if table.keys().isdisjoint(func.body.ops):
         return func
-    return Func(func.name, engine.block(func.body), func.level)
+    return Func(func.name, _Engine(table, log, enter, limit).block(func.body), func.level)
 
 
+@dataclass
 class _Engine:
-    def __init__(
-        self,
-        rules: Sequence[Rule],
-        log: Log,
-        enter: Callable[[Node], bool],
-        limit: int | None,
-    ) -> None:
-        self.table: dict[str, list[Rule]] = {}
-        for rule in rules:
-            for root in rule.roots:
-                self.table.setdefault(root, []).append(rule)
-        self.log = log
-        self.enter = enter
-        self.limit = limit
-        self.blocks: dict[Block, Block] = {}
-        self.stopped = False
+    """Applies the rules in `table`, by names of ops, to blocks; `blocks` are the results so far."""
+
+    table: Mapping[str, Sequence[Rule]]
+    log: Log
+    enter: Callable[[Node], bool]
+    limit: int | None
+    blocks: dict[Block, Block] = field(default_factory=dict[Block, Block])
+    stopped: bool = False
 
     def block(self, block: Block) -> Block:
         """Rewrites a closed block to its fixed point."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from stack.errors import StackError
@@ -20,6 +21,7 @@ from stack.ir.traits import is_computed_once
 _MARK = re.compile(r"(\d+\.\d+)((?:_\d+)*)")  # and the numbers of duplicate names
 
 
+@dataclass
 class CachedTransform:
     """A transformation of fusion groups that calls `make(group)` once for each class of groups that
     are equal up to names, source lines and operands.
@@ -30,11 +32,11 @@ class CachedTransform:
     with steps that a person wrote: they may name values of the group.
     """
 
-    def __init__(
-        self, make: Callable[[Node], Node], is_own: Callable[[Node], object] = lambda _: False
-    ) -> None:
-        self.make, self.is_own = make, is_own
-        self.made: dict[tuple[Any, ...], tuple[Node, Node]] = {}
+    make: Callable[[Node], Node]
+    is_own: Callable[[Node], object] = lambda _: False
+    made: dict[tuple[Any, ...], tuple[Node, Node]] = field(
+        default_factory=dict[tuple[Any, ...], tuple[Node, Node]]
+    )
 
     def __call__(self, group: Node) -> Node:
         """Returns the transformed group; `make` runs only for the first of its equivalent groups.

@@ -53,8 +53,17 @@ class FusionRule(ABC):
         """
 
     def score(self, producer: Group, consumer: Group) -> int:
-        """Bytes of memory traffic saved. The engine tries pairs with the highest score first."""
-        return bytes_saved(producer, consumer)
+        """Bytes of memory traffic that joining saves. The engine tries pairs with the highest score
+        first.
+
+        They are one read of each value in between, its write if nothing else needs the value (else
+        it stays an output), and the inputs that both groups read.
+        """
+        total = sum(bytes_of(value) for value in producer.outputs if value in consumer.inputs)
+        if set(producer.outputs) <= set(consumer.inputs):
+            total *= 2
+        shared = set(producer.inputs).intersection(consumer.inputs)
+        return total + sum(bytes_of(v) for v in shared)
 
 
 def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRule, ...]:
@@ -75,22 +84,6 @@ def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRu
             raise UsageError(f"{item!r} is neither module:Class, a FusionRule, nor -NAME")
         added.append(cls())
     return (*added, *kept.values())
-
-
-def bytes_saved(producer: Group, consumer: Group) -> int:
-    """Bytes of memory traffic that joining saves.
-
-    They are one read of each value in between, its write if nothing else needs the value (else it
-    stays an output), and the inputs that both groups read.
-    """
-    total = 0
-    for value in producer.outputs:
-        if value in consumer.inputs:
-            total += bytes_of(value)
-    if set(producer.outputs) <= set(consumer.inputs):
-        total *= 2
-    shared = set(producer.inputs).intersection(consumer.inputs)
-    return total + sum(bytes_of(v) for v in shared)
 
 
 @dataclass(frozen=True)

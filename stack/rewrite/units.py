@@ -69,27 +69,24 @@ class Units:
         for node in self.block.nodes:
             if not isinstance(node.type, TensorType) or node.op in self.refused:
                 continue
+            kind = ops.lookup(node.op).kind
+            moves = kind == "movement" and not writes_by_data(node)
+            if node.op == "concat":
+                moves = len(node.args) <= MAX_CHEAP_CONCAT
             if is_formula(node):
                 made[node] = 0
                 found.add(node)
             elif is_known(node):
                 continue
             elif node.args and all(a in made for a in node.args):
-                kind = ops.lookup(node.op).kind
                 cost = sum(made[a] for a in node.args) + flops_of(node)
-                known = kind == "elementwise" or self._moves(node)
-                if known and cost <= GENERATED_FLOPS:
+                if (kind == "elementwise" or moves) and cost <= GENERATED_FLOPS:
                     made[node] = cost
                     found.add(node)
             free = node.op in ("cast", "neg", "not", "bitcast") and node.shape
-            if self._moves(node) or (free and not _narrows(node)):
+            if moves or (free and not _narrows(node)):
                 found.add(node)
         return frozenset(found)
-
-    def _moves(self, node: Node) -> bool:
-        if node.op == "concat":
-            return len(node.args) <= MAX_CHEAP_CONCAT
-        return ops.lookup(node.op).kind == "movement" and not writes_by_data(node)
 
     def is_grouped(self, node: Node) -> bool:
         """True if groups may contain a node; False for ops that run on their own."""

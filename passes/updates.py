@@ -236,7 +236,7 @@ def updatable(
     readers of the operand run first, if none of them needs the result.
 
     Args:
-        control: see `memory_reuse.reusable`, for control flow in the block.
+        control: see `stack.ir.memory.reusable`, for control flow in the block.
     """
     updates = Updates()
     found = updates.steps

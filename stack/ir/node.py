@@ -17,7 +17,7 @@ import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, symbols
-from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
+from stack.ir.types import DType, TensorType, TupleType, Type
 
 # None, bool, int, float, str, Expr, Data, DType, and tuples of these
 Attr = Any
@@ -271,7 +271,7 @@ class Block(Interned):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "free", "is_open", "locs", "names", "params", "results",
+        "__dict__", "__weakref__", "facts", "free", "is_open", "locs", "names", "params", "results",
     )  # fmt: skip
 
     params: tuple[Node, ...]
@@ -280,6 +280,7 @@ class Block(Interned):
     locs: Mapping[Node, tuple[str, ...]]
     is_open: bool  # True if the block may use values of the enclosing block
     free: frozenset[Node]  # loop variables of enclosing blocks that the results depend on
+    facts: dict[Any, Any]  # cached facts; see `stack.ir.equivalence.once_in`
 
     def __new__(
         cls,
@@ -291,6 +292,7 @@ class Block(Interned):
         self = object.__new__(cls)
         self.params = tuple(params)
         self.results = tuple(results)
+        self.facts = {}
         self.is_open = any([p.op == "var" for p in self.params])
         self.free = _EMPTY.union(*[r.vars for r in self.results]).difference(self.params)
         self.names = {} if self.is_open else name_table(self, names or {})
@@ -299,11 +301,6 @@ class Block(Interned):
         self.locs = {n: tuple(sorted(set(own))) if len(own) > 1 else own for n, own in found}
         key = (self.params, self.results, tuple(self.names.items()), tuple(self.locs.items()))
         return _BLOCKS.setdefault(key, self)
-
-    @cached_property
-    def facts(self) -> dict[Any, Any]:
-        """Cached facts; see `stack.ir.equivalence.once_in`."""
-        return {}
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -346,13 +343,16 @@ class Block(Interned):
         name.
         """
         found: set[Symbol] = set()
+        pending: list[Any] = []
         for node in (*self.params, *self.nodes):
-            found |= type_symbols(node.type)
-            for value in node.attrs.values():
-                if isinstance(value, tuple | Expr):
-                    found |= _attr_symbols(value)
+            pending += [*(t.shape for t in node.types), *node.attrs.values()]
             for block in node.blocks:
                 found.update(block.symbols)
+        for value in pending:  # grows during the loop
+            if isinstance(value, tuple):
+                pending += cast("tuple[Any, ...]", value)
+            elif isinstance(value, Expr):
+                found |= symbols(value)
         return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
     @cached_property
@@ -426,9 +426,3 @@ def walk(block: Block) -> Iterable[tuple[Block, Node]]:
         for node in (*current.params, *current.nodes):
             yield current, node
             pending.extend(node.blocks)
-
-
-def _attr_symbols(value: Attr) -> set[Symbol]:
-    if isinstance(value, tuple):
-        return {s for v in cast("tuple[Any]", value) for s in _attr_symbols(v)}
-    return symbols(value) if isinstance(value, Expr) else set()

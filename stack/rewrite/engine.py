@@ -43,22 +43,21 @@ class Replacement:
     locs: Mapping[Node, Lines] | None = None
 
 
+@dataclass(eq=False)
 class Scope:
     """The closed block that is being rewritten, for rules that need the users, names or source
     lines of nodes.
     """
 
-    def __init__(self, block: Block, log: Log) -> None:
-        self.block = block
-        self.log = log
-        self.nodes = block.all_nodes
-        self.asked = False  # True if a rule queried uses: its answer may change later
+    block: Block
+    log: Log
+    asked: bool = False  # True if a rule queried uses: its answer may change later
 
     @cached_property
     def _uses(self) -> tuple[dict[Node, list[Node]], frozenset[Node]]:
         table: dict[Node, list[Node]] = {}
         results = set(self.block.results)
-        for node in self.nodes:
+        for node in self.block.all_nodes:
             for arg in dict.fromkeys(node.args):
                 table.setdefault(arg, []).append(node)
             for block in node.blocks:
@@ -201,7 +200,7 @@ class _Engine:
             block = self._nested(block)
             scope = Scope(block, self.log)
             if budget is None:
-                budget = 1000 + 50 * len(scope.nodes)
+                budget = 1000 + 50 * len(scope.block.all_nodes)
             replaced, applied = self._round(scope, settled)
             if not replaced:
                 self.blocks[old] = self.blocks[block] = block
@@ -242,7 +241,7 @@ class _Engine:
         block = scope.block
         replaced: dict[Node, Replacement] = {}
         applied: Counter[str] = Counter()
-        for node in scope.nodes:
+        for node in scope.block.all_nodes:
             rules = self.table.get(node.op)
             if not rules or node in settled:
                 continue

@@ -239,7 +239,13 @@ class Grouping(Units):
         copied = {n for n in merged.copied if all(n in p.copied or n not in p.held for p in parts)}
         if copy:
             copied.update(producer.members)
-        outputs = [n for n in members if n not in copied and self._is_needed(n, held, parts)]
+        outputs: list[Node] = []
+        for node in members:
+            others = [g for g in self.groups.get(node, ()) if g not in parts]
+            if node in copied or any(node not in g.copied for g in others):
+                continue  # another group provides it to the other readers
+            if node in self.needed or any(r not in held for r in self.readers.get(node, ())):
+                outputs.append(node)
         return replace(
             merged,
             members=members,
@@ -249,12 +255,6 @@ class Grouping(Units):
             last=self.place[members[-1]],
             copied=frozenset(copied),
         )
-
-    def _is_needed(self, node: Node, held: set[Node], parts: tuple[Group, Group]) -> bool:
-        for group in self.groups.get(node, ()):
-            if node in group.held and node not in group.copied and group not in parts:
-                return False  # this group provides it to the other readers
-        return node in self.needed or any(r not in held for r in self.readers.get(node, ()))
 
     def _judge(
         self, producer: Group, consumer: Group, maps: Maps, merged: Group, copy: bool

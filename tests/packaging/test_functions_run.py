@@ -17,10 +17,10 @@ COUNTED = Path(__file__).with_name("functions_run.py")
 @pytest.mark.parametrize(
     ("step", "functions", "files"),
     [
-        ("trace", 100, 25),
-        ("relu", 722, 127),
-        ("softmax", 957, 158),
-        ("llama", 1785, 223),
+        ("trace", 99, 25),
+        ("relu", 661, 119),
+        ("softmax", 899, 150),
+        ("llama", 1723, 216),
         ("call", 25, 11),
     ],
 )

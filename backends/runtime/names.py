@@ -16,7 +16,7 @@ _UNNAMED = re.compile(r"load(_\d+)?")
 
 def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
     """Names of a kernel's operands, then of its results, in the block that contains the kernel."""
-    items = [n for n in scope.block.all_nodes if is_item(n) and n.args == (kernel,)]
+    items = [n for n in scope.nodes if is_item(n) and n.args == (kernel,)]
     parts = {int(n.attrs["index"]): n for n in items}
     results = [parts.get(i, kernel) for i in range(len(kernel.types))]
     return tuple(_name(scope, n) for n in (*kernel.args, *results))

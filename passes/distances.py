@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stack.ir.axes import LETTERS, Index, parse_rule
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, filled, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
-from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.ops import is_view

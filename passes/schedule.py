@@ -12,14 +12,13 @@ from stack.ir.equivalence import equivalence_key
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
-from stack.passes.control import changed_bodies
 from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.policies.lowerings import policy_of, taken_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of, is_bare
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
+from stack.rewrite.passes import Pass, changed_bodies
 from stack.schedule import (
     PART,
     Policy,

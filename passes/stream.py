@@ -21,7 +21,6 @@ from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import reads_by_data
-from stack.passes.control import BlockPass
 from stack.passes.streaming.arg_reductions import streamed_best, streamed_position
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows
@@ -34,6 +33,7 @@ from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.log import Lines, Log
+from stack.rewrite.passes import BlockPass
 
 # streams with the block after each; or none, why one cannot be built, and its source lines
 Apart = tuple[list[tuple[Candidate, Block]], str, Lines | None]

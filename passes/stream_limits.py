@@ -22,7 +22,6 @@ from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import choice, is_input, is_stream
 from stack.ir.types import I32, TensorType
-from stack.passes.control import BlockPass
 from stack.passes.policies.gpu_streams import ProductStreams
 from stack.passes.policies.lowerings import has_products
 from stack.passes.positions.index_maps import affine
@@ -32,6 +31,7 @@ from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Gpu
 
 

@@ -10,11 +10,9 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.func import Func
-from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_generated, is_stream
 from stack.ir.types import BF16, F16
-from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
 from stack.passes.retreat import without_kernel
@@ -24,8 +22,9 @@ from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.check import WIDER
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
-from stack.rewrite.equivalent_groups import CachedTransform
+from stack.rewrite.equivalent_groups import CachedTransform, with_lines
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.rewrite.verdict import Why
 from stack.target import Target
 

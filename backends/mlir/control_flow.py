@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stack.ir.memory_reuse import overwritten, owner, reusable, reused
+from stack.ir.memory import overwritten, owner, reusable, reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_control, is_kernel, is_while
 from stack.ir.types import TensorType

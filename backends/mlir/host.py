@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
+from stack.ir.data import encode, storage_dtype
 from stack.ir.node import Node
-from stack.ir.storage import encode, storage_dtype
 from stack.run.cache import Cache
 from stack.target.record import LINE
 from stack.wings import part

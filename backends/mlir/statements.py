@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stack.ir.data import encode
 from stack.ir.node import Block, Node, unique_name
-from stack.ir.storage import encode
 from stack.ir.traits import is_number
 from stack.ir.types import DType, TensorType
 from stack.target import Cpu

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from stack.errors import StackError
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from stack.ir.func import Func
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Block, Node
 from stack.ranges import OpenRange, recording
 from stack.run.backend import Kernel, Kernels

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stack.ir.axes import Index
+from stack.ir.bounds import INT32
 from stack.ir.builder import param
 from stack.ir.dim import Dim, Expr, substitute, symbol
 from stack.ir.equivalence import once_in
-from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.streaming import finished
 from stack.ir.traits import (

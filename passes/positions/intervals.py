@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, converted, make, padded, reshaped, sliced
 from stack.ir.dim import add, bounds, mul
-from stack.ir.forms import converted, padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, is_number

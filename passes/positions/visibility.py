@@ -14,10 +14,9 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import choice, is_input
+from stack.ir.traits import choice, is_input, splat
 from stack.ir.types import TensorType
 from stack.passes.positions.index_maps import affine
-from stack.rewrite.splat import splat
 
 
 def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Rule, reshape_groups, reshape_rule
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, make, reshaped
 from stack.ir.dim import Dim
-from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, is_positions, spread
 from stack.passes.rules.dot_layout import dot_axes, make_dot

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
+from stack.ir.bounds import Integers
 from stack.ir.builder import constant, make
-from stack.ir.integers import Integers
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node, topological
 from stack.ir.ops import algebra_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
 from stack.ir.equivalence import once_in
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     choice,

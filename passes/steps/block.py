@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, make, results_of
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.builder import constant, filled, make, results_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_memory, is_reduction

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import constant, filled, make, results_of
 from stack.ir.equivalence import once_in
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import AffineIndex

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from stack.ir.builder import constant, make
-from stack.ir.forms import converted
+from stack.ir.builder import constant, converted, make
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
     connective,

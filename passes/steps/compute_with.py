@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.passes.steps.edit import Edit

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
 from stack.ir.kernel_ops import loop_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import constant, make, results_of
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.builder import constant, filled, make, results_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.passes.steps.affine import folded

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.bounds import Integers
 from stack.ir.builder import constant, make
-from stack.ir.integers import Integers
-from stack.ir.memory_versions import memory_of
+from stack.ir.memory import memory_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_load, is_loop, is_store
 from stack.ir.warp_ops import WARP

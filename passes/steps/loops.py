@@ -8,12 +8,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import constant, converted, make, results_of
 from stack.ir.dim import Dim, mul
 from stack.ir.equivalence import once_in
-from stack.ir.forms import converted
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of, starts_of
+from stack.ir.memory import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     is_load,

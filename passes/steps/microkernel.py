@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stack.ir.builder import make
+from stack.ir.builder import converted, make, reshaped
 from stack.ir.equivalence import once_in
-from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     converts,

@@ -22,10 +22,9 @@ from functools import partial
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, make, remade
+from stack.ir.builder import constant, filled, make, remade
 from stack.ir.equivalence import once_in
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import is_contraction, is_loop, is_memory, is_reduction, multiplies, signs

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.bounds import LARGEST_LOCAL
-from stack.ir.builder import Builder, constant, make, param
+from stack.ir.builder import Builder, constant, converted, make, param, reshaped
 from stack.ir.contraction import product_types
-from stack.ir.forms import converted, reshaped
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import in_windows, is_load, unconverted
 from stack.ir.types import DTYPES, TensorType

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant, make
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of
+from stack.ir.memory import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import converts, in_windows, is_contraction, is_load, unconverted
 from stack.ir.types import I64

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stack.ir.builder import constant, make, results_of
-from stack.ir.forms import filled
+from stack.ir.builder import constant, filled, make, results_of
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import Selection, choice, connective, is_load, is_loop, is_store
 from stack.ir.types import TensorType

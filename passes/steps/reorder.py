@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.builder import constant, make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals

@@ -42,8 +42,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stack.ir.builder import constant, make, remade
-from stack.ir.forms import converted
+from stack.ir.builder import constant, converted, make, remade
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
     choice,

@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from stack.ir.bounds import INT32, Integers
 from stack.ir.builder import constant, make, results_of
-from stack.ir.integers import INT32, Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import start_along

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType

@@ -27,11 +27,10 @@ from math import prod
 from typing import NamedTuple
 
 from stack.ir.bounds import LARGEST_LOCAL
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import constant, converted, make, reshaped, results_of
 from stack.ir.equivalence import once_in
-from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of, starts_of
+from stack.ir.memory import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, is_loop, is_store, maker
 from stack.ir.types import DTYPES, DType, TensorType, holds_all

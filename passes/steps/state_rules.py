@@ -44,10 +44,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import Builder, constant, make, remade
-from stack.ir.forms import filled
+from stack.ir.builder import Builder, constant, filled, make, remade
 from stack.ir.kernel_ops import loop_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
     choice,

@@ -8,9 +8,8 @@ from functools import reduce
 from typing import NamedTuple
 
 from stack.ir.axes import reshape_groups
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, converted, filled, make
 from stack.ir.contraction import PRECISIONS as ROUNDINGS
-from stack.ir.forms import converted, filled
 from stack.ir.node import Node
 from stack.ir.traits import (
     axis_order,

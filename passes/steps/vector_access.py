@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stack.ir.bounds import Integers
 from stack.ir.builder import constant, make
-from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType

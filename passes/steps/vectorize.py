@@ -22,7 +22,7 @@ from stack.ir import ops
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stack.ir import ops
-from stack.ir.builder import constant, make, param
+from stack.ir.builder import constant, converted, make, param
 from stack.ir.dim import Dim
-from stack.ir.forms import converted
-from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     choice,
@@ -26,6 +24,7 @@ from stack.ir.traits import (
     reads_by_data,
     shows,
     signs,
+    splat,
 )
 from stack.ir.types import BOOL, TensorType
 from stack.passes.streaming.action import correct_block
@@ -35,7 +34,7 @@ from stack.passes.streaming.render import Render, again, in_shape, widened
 from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, TermValue
 from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import replace
-from stack.rewrite.splat import splat
+from stack.rewrite.equivalent_groups import with_lines
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stack.ir.builder import make
+from stack.ir.builder import converted, make, sliced
 from stack.ir.dim import Dim, add, less_equal
-from stack.ir.forms import converted, sliced
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     converts,

@@ -18,9 +18,8 @@ from math import prod
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule
-from stack.ir.builder import make
+from stack.ir.builder import make, reshaped
 from stack.ir.dim import Dim, product
-from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node
 from stack.ir.traits import behind, converts, is_contraction, is_reduction
 from stack.ir.warp_ops import WARP

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import LETTERS
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, converted, make, reshaped
 from stack.ir.dim import Dim
-from stack.ir.forms import converted, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import (
     behind,
@@ -19,6 +18,7 @@ from stack.ir.traits import (
     is_formula,
     is_number,
     reads_by_data,
+    splat,
     tests_floats,
 )
 from stack.ir.types import DType, TensorType
@@ -41,7 +41,6 @@ from stack.passes.streaming.terms import (
     TieFactor,
 )
 from stack.passes.tiling.frame import is_rounded, wide
-from stack.rewrite.splat import splat
 
 
 class Render:

@@ -23,6 +23,7 @@ from stack.ir.traits import (
     is_reduction,
     multiplies,
     shows,
+    splat,
 )
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
@@ -35,7 +36,6 @@ from stack.passes.streaming.terms import (
     Stabilizer,
     TermValue,
 )
-from stack.rewrite.splat import splat
 
 
 def find_stabilizer(

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE
-from stack.ir.builder import constant, make
-from stack.ir.forms import converted, reshaped
+from stack.ir.builder import constant, converted, make, reshaped
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, equates, extremum, shows
+from stack.ir.traits import choice, converts, equates, extremum, shows, splat
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.stabilizer import find_stabilizer, inside_guard
 from stack.passes.streaming.terms import (
@@ -31,7 +30,6 @@ from stack.passes.streaming.terms import (
     negative,
     product,
 )
-from stack.rewrite.splat import splat
 
 
 class Sums:

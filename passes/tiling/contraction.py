@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import make, new_params, remade
+from stack.ir.builder import converted, make, new_params, remade, spread_by_name
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted, spread_by_name
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import axis_order, contractions, converts, is_alias, is_contraction, is_input
 from stack.passes.tiling.frame import CannotTile, static

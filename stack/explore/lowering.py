@@ -14,8 +14,8 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
 from stack.explore.target import CommandTarget, ExampleCall
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
-from stack.ir.storage import decode, encode
 from stack.phases import phase
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from stack.ir.builder import Builder, constant, param
-from stack.ir.data import INLINE_ELEMENTS
+from stack.ir.data import INLINE_ELEMENTS, decode, encode
 from stack.ir.func import Func
 from stack.ir.node import Node, unique_name
-from stack.ir.storage import decode, encode
 from stack.rewrite.engine import copied
 from stack.rewrite.pipeline import Pipeline
 from stack.run.frontend import Captured, Frontend

@@ -218,7 +218,7 @@ def walk_stages(
         pipeline = Pipeline(spec)
         spelled = spec if isinstance(spec, str) else pipeline.text
         if (name, spelled, func) not in run.known:
-            given = schedules if pipeline.takes_schedules else None
+            given = schedules if schedules and pipeline.takes_schedules else None
             result = pipeline.run(
                 func, verbose=True, target=target, schedules=given, on_kernel=run.on_kernel
             )

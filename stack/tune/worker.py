@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stack.errors import POISONED, StackError, is_device_lost
+from stack.ir.data import encode
 from stack.ir.func import Func
 from stack.ir.parser import parse
-from stack.ir.storage import encode
 from stack.ir.types import TensorType
 from stack.rewrite.inputs import random_array
 from stack.rewrite.pipeline import Pipeline

@@ -16,11 +16,11 @@ from stack.backends.runtime.plan import OnArrays
 from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.records import describe
 from stack.frontends.torch.tensors.arrays import to_numpy
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
-from stack.ir.storage import decode, encode
 from stack.ir.types import TupleType
 from stack.run.backend import Backend, Executable, Lowering
 

@@ -11,7 +11,7 @@ import numpy as np
 from stack.backends.mlir import jit, threads
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import Node
-from stack.ir.storage import decode
+from stack.ir.data import decode
 from stack.ir.types import BF16
 from stack.target import Cpu, as_cpu, load
 

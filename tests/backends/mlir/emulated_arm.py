@@ -28,7 +28,7 @@ from stack.backends.mlir.printer import print_kernel
 from stack.backends.runtime.device import Bound, RuntimeValue
 from stack.backends.runtime.program import BlockProgram
 from stack.ir import DTYPES, Func, Node
-from stack.ir.storage import encode, storage_dtype
+from stack.ir.data import encode, storage_dtype
 from stack.run.backend import Executable
 from stack.run.compile import lower
 from stack.run.record import Run

@@ -29,28 +29,20 @@ from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.engine import replace
 
 
-def joins_rows(node: Node) -> bool:
-    """True if a node may put elements beside the rows of its operand: a concat or a pad."""
-    return node.op in ("concat", "pad")
-
-
 def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
     """Returns the block with concats and pads of single elements split into the long part and the
     elements. Each is split only if `spend`, which gets its source lines, returns True."""
     refused: set[Node] = set()
-    graph = Graph(block)
-    while True:
-        block = graph.block
-        found = next((n for n in block.nodes if joins_rows(n) and n not in refused), None)
-        if found is None:
-            return block
+    while joined := [n for n in block.nodes if n.op in ("concat", "pad") and n not in refused]:
+        found, graph = joined[0], Graph(block)
         refused.add(found)
         try:
             changed = _Split(graph, found).replacements()
         except Refusal:
             continue
         if spend(graph.lines([found])):
-            graph = Graph(_without_shifts(replace(block, changed)))
+            block = _without_shifts(replace(block, changed))
+    return block
 
 
 class _Split:

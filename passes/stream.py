@@ -1,9 +1,9 @@
 """stream: compute dependent reductions over one axis in a single loop over that axis.
 
 Streams are found by algebra alone, in three steps. Every reduction is brought into a normal form
-(see `streaming.normal`), the correction of its running value is derived (`streaming.action`), and
-the op `stream` is built (`streaming.build`). A stream is built if it keeps a value as long as the
-axis out of memory: the result of a dot, or a row too long for registers.
+(see `streaming.normal_form`), the correction of its running value is derived (`streaming.action`),
+and the op `stream` is built (`streaming.build`). A stream is built if it keeps a value as long as
+the axis out of memory: the result of a dot, or a row too long for registers.
 
 A dot may end in reductions over both of its axes, as in the gradient of a dot of it. It then blocks
 a stream over either axis alone. If computing it again costs less than its bytes, each stream

@@ -214,7 +214,7 @@ def _mask(node: Node) -> Mask | None:
         found = _mask(node.args[0])
         if found is None or isinstance(found[0], bool):
             return found
-        return make(node.op, found[:1], node.attrs, hint=node.tensor.with_dtype(BOOL)), found[1]
+        return make(node.op, (found[0],), node.attrs, hint=node.tensor.with_dtype(BOOL)), found[1]
     chosen = choice(node)
     if chosen is None:
         return None

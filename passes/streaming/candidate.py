@@ -9,7 +9,7 @@ table of scores, are such an operand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
@@ -28,10 +28,17 @@ from stack.passes.streaming.terms import DotsInMemory, Refusal, TermValue, follo
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 
-if TYPE_CHECKING:
-    from stack.passes.stream import Stream
-
 EXPANDS = 4  # elements of a computed operand, relative to those that it is computed from
+
+
+class Options(Protocol):
+    """The part of pass `Stream` that a candidate reads."""
+
+    @property
+    def loops(self) -> str: ...
+    @property
+    def refuse(self) -> tuple[str, ...]: ...
+    def is_long(self, node: Node, log: Log) -> bool: ...
 
 
 class Candidate:
@@ -49,7 +56,7 @@ class Candidate:
 
     def __init__(
         self,
-        options: Stream,
+        options: Options,
         log: Log,
         graph: Graph,
         sink: Node,
@@ -73,7 +80,7 @@ class Candidate:
         self.is_long = options.is_long(sink, log)
         if not siblings and not self.is_long:
             self.early = graph.read_past(sink)
-        self.region = self._collect()
+        self.region: Region = self._collect()
 
     # ---- region
 
@@ -105,7 +112,8 @@ class Candidate:
         after = self.graph.after(region.members)
         found = ((n, reduced_value(n)) for n in reversed(self.graph.nodes) if n not in asked)
         others = [n for n, value in found if value and value[0] == self.extent and n in after]
-        others += [n for n in self.siblings if n not in others and self._may_join(n)]
+        found = ((n, reduced_value(n)) for n in self.siblings if n not in (*others, *self.outside))
+        others += [n for n, value in found if value and value[0] == self.extent]
         has_dots = region.dots or contractions((*others, *region.members))
         # a dot that only an earlier stream read has left the block
         shared = [dot for dot in self.shared if dot in self.graph.place]
@@ -122,10 +130,6 @@ class Candidate:
             except Refusal:
                 continue
         return region
-
-    def _may_join(self, node: Node) -> bool:
-        found = reduced_value(node)
-        return node not in self.outside and found is not None and found[0] == self.extent
 
     def _is_sibling(self, region: Region, other: Region) -> bool:
         """True if two regions stream along shared dots and neither depends on the other."""
@@ -279,31 +283,29 @@ class Candidate:
 
 
 def fuses_prologue(region: Region, sink: Node) -> bool:
-    """True if the sink is a single dot, one operand of which is computed from much less data."""
+    """True if the sink is a single dot, and one operand of it is computed from much smaller arrays:
+    nothing else reads its values of full size."""
     if not is_contraction(sink) or len(region.members) > 1:
         return False
-    return any(_is_prologue(region, sink, operand) for operand in region.operands[sink])
-
-
-def _is_prologue(region: Region, sink: Node, operand: TermValue) -> bool:
-    """True if an operand of the dot `sink` is computed from much smaller arrays, and its values of
-    full size are read by nothing else."""
-    pending, seen = [operand], set[TermValue]()
-    read: set[Node] = set()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if region.passes(value):
-            pending.extend(region.operand_values(value))
-        else:
-            read.add(value.node)
-    size = elements(operand.node)
-    inside = {v.node for v in seen if v.node not in read} | {sink}
-    large = [n for n in inside if elements(n) == size and n is not sink]
-    is_small = 0 < EXPANDS * sum(map(elements, read)) <= size
-    return is_small and all(u in inside for n in large for u in region.graph.users[n])
+    for operand in region.operands[sink]:
+        pending, seen = [operand], set[TermValue]()
+        read: set[Node] = set()
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if region.passes(value):
+                pending.extend(region.operand_values(value))
+            else:
+                read.add(value.node)
+        size = elements(operand.node)
+        inside = {v.node for v in seen if v.node not in read} | {sink}
+        large = [n for n in inside if elements(n) == size and n is not sink]
+        is_small = 0 < EXPANDS * sum(map(elements, read)) <= size
+        if is_small and all(u in inside for n in large for u in region.graph.users[n]):
+            return True
+    return False
 
 
 def elements(node: Node) -> int:

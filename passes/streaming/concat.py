@@ -139,7 +139,7 @@ class _Split:
             return value
         if self._is_repeated(value):
             if i != self.long:
-                return self._spread(value, self.axis)
+                return self._row(value)
             shape = self.parts[self.concat][i].shape
             return make("broadcast", value.args, value.attrs, hint=value.tensor.with_shape(shape))
         begin: Dim = 0
@@ -157,20 +157,16 @@ class _Split:
         return along is not None and self.axis not in along
 
     def _row(self, value: Node) -> Node:
-        """Removes the concat's axis, of size 1, from a value."""
-        if self._is_repeated(value):
-            return self._spread(value, self.axis)
+        """Removes the concat's axis from a value, which has one element along it or is a broadcast
+        along it."""
         shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
-        return in_shape(value, shape)
-
-    def _spread(self, value: Node, axis: int) -> Node:
-        """Removes axis `axis`, along which a broadcast repeats its operand, from the broadcast."""
-        shape = tuple(s for i, s in enumerate(value.shape) if i != axis)
-        inner = value.args[0]
-        if inner.tensor.size == value.tensor.with_shape(shape).size:
-            return in_shape(inner, shape)
-        axes = tuple(int(a) - (int(a) > axis) for a in value.attrs["axes"])
+        if not self._is_repeated(value):
+            return in_shape(value, shape)
+        (inner,) = value.args
         hint = value.tensor.with_shape(shape)
+        if inner.tensor.size == hint.size:
+            return in_shape(inner, shape)
+        axes = tuple(int(a) - (int(a) > self.axis) for a in value.attrs["axes"])
         return make("broadcast", (inner,), {"axes": axes}, hint=hint)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stack.ir import ops
 from stack.ir.dim import Dim
@@ -26,11 +26,8 @@ from stack.ir.traits import (
 from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names
 
-if TYPE_CHECKING:
-    from stack.passes.streaming.region import Region
-
 # regions of walks from a value along an axis of a size, or from a reduction: see `known_region`
-Probes = dict[Any, list["Region"]]
+Probes = dict[Any, list[Any]]
 
 
 class Downstream:
@@ -94,7 +91,9 @@ class Graph:
             for node in reversed(self.order):
                 bits = 1 << self.place[node]
                 for user in self.users.get(node, ()):
-                    if extent is None or _runs_along(user, extent):
+                    own = reduced_value(user) if extent is not None else None
+                    is_along = own is not None and own[0] == extent
+                    if extent is None or is_along or moves(user) or reads_by_data(user):
                         bits |= found[user]
                 found[node] = bits
         bits = 0
@@ -145,11 +144,6 @@ class Graph:
                 inner = bool(n.args) and moves(n) and all(self._generated[a] for a in n.args)
                 self._generated[n] = leaf or inner
         return self._generated[node]
-
-
-def _runs_along(node: Node, extent: Dim) -> bool:
-    found = reduced_value(node)
-    return (found is not None and found[0] == extent) or moves(node) or reads_by_data(node)
 
 
 @cached_by_class

@@ -47,7 +47,7 @@ def outputs_of(region: Region, keeps_rows: bool) -> tuple[set[Node], list[Node]]
     if lost:
         name = graph.name(max(lost, key=graph.place.__getitem__))
         raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
-    rows = set() if region.dots else _other_rows(region, finishing, needed)
+    rows = set[Node]() if region.dots else _other_rows(region, finishing, needed)
     finishing |= _producers(region, finishing)
     return finishing | rows, sorted(rows.union(needed), key=graph.place.__getitem__)
 

@@ -202,8 +202,11 @@ class Region:
             raise Refusal(f"{self.graph.name(reduction)} reduces another axis")
         self._take(reduction, found[1], found[2])
         while True:
+            # formulas and broadcasts are shared with any reduction
+            shared = (v for v in self.visited if not (is_formula(v.node) or repeats(v.node)))
+            mine = {(v.node, v.axis) for v in shared}
             left = [v for v in self.rows if v.node not in self.members]
-            joined = self._sharing(left) if left else []
+            joined = [v for v in left if not mine.isdisjoint(self.passed(v.node))]
             if not joined:
                 break
             if len(self.members) + len(joined) > MAX_MEMBERS:
@@ -328,13 +331,6 @@ class Region:
             if is_contraction(node) or not self.passes(value):
                 continue
             pending.extend(reversed(self.operand_values(value)))
-
-    def _sharing(self, rows: list[TermValue]) -> list[TermValue]:
-        """Returns those of `rows` whose reductions run over a value that this region visits."""
-        mine = {
-            (v.node, v.axis) for v in self.visited if not (is_formula(v.node) or repeats(v.node))
-        }
-        return [v for v in rows if not mine.isdisjoint(self.passed(v.node))]
 
     def passed(self, reduction: Node) -> set[tuple[Node, int]]:
         """Returns the values that a reduction runs over, with the streamed axis of each."""

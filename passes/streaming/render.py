@@ -123,7 +123,8 @@ class Render:
             read = self.leaf(node, self.shape(names))
             made = read if native else widened(read)
         elif ops.is_whole_view(node):
-            made = self._moved(value, *self.region.operand_values(value), native)
+            (operand,) = self.region.operand_values(value)
+            made = self._moved(value, operand, native)
         elif is_contraction(node):
             operands = self.region.operand_values(value)
             spaces = list(map(self.names, operands))

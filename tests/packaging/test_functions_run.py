@@ -19,8 +19,8 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     [
         ("trace", 100, 25),
         ("relu", 722, 127),
-        ("softmax", 957, 158),
-        ("llama", 1785, 223),
+        ("softmax", 905, 152),
+        ("llama", 1715, 220),
         ("call", 25, 11),
     ],
 )

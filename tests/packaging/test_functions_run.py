@@ -18,9 +18,9 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     ("step", "functions", "files"),
     [
         ("trace", 100, 25),
-        ("relu", 654, 109),
-        ("softmax", 884, 140),
-        ("llama", 1691, 203),
+        ("relu", 590, 98),
+        ("softmax", 820, 129),
+        ("llama", 1614, 182),
         ("call", 25, 10),
     ],
 )

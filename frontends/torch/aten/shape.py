@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from stack.frontends.torch.aten.lowering import Context, NotLowered, axis_of, lowers
+from stack.frontends.torch.aten.lowering import Context, NotLowered, axis_of, letters, lowers
 from stack.ir.dim import INF, Dim, add, less_equal, maximum, minimum
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32, F64, I64, DType, TensorType
@@ -186,8 +186,12 @@ def _diagonal(cx: Context, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 
     rows, columns = x.shape[-2:]
     x = cx.slice(x, len(rest), max(-offset, 0), add(max(-offset, 0), length))
     x = cx.slice(x, len(rest) + 1, max(offset, 0), add(max(offset, 0), length))
-    if not isinstance(length, int) or length == 0:
-        raise NotLowered("diagonal of a symbolic or empty size")
+    if length == 0:
+        raise NotLowered("diagonal of an empty size")
+    if not isinstance(length, int):  # a step of a slice is a number
+        line = cx.iota([length], 0)
+        outer = " ".join(letters(len(rest)))
+        return cx.b.gather(x, line, line, rule=f"{outer} row! column!, k, k -> {outer} k")
     # the diagonal of a square: every (n + 1)-th element
     outer = x.shape[: len(rest)]
     flat = cx.reshape(x, [*outer, length * length])

@@ -201,7 +201,7 @@ def _adaptive_means(cx: Context, x: Node, rank: int, want: TensorType) -> Node:
     x = cx.cast(x, wide(out))
     for i in range(rank):
         axis = x.tensor.rank - rank + i
-        size, count = x.shape[axis], want.shape[axis]
+        size, count = whole(x.shape[axis]), whole(want.shape[axis])
         if not count:
             return cx.full(0, want)
         parts: list[Node] = []

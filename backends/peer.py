@@ -15,9 +15,9 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.ir.cost import total
+from stack.ir.data import storage_dtype
 from stack.ir.func import Func
 from stack.ir.node import Node, walk
-from stack.ir.storage import storage_dtype
 from stack.ir.types import TensorType
 from stack.releases import install_hint
 from stack.run.backend import Executable, Kernel, source_lines

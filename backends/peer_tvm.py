@@ -13,9 +13,9 @@ import torch
 
 from stack.errors import StackError
 from stack.frameworks.replaced import replaced
+from stack.ir.data import storage_dtype
 from stack.ir.func import Func
 from stack.ir.node import Node
-from stack.ir.storage import storage_dtype
 from stack.run.backend import Executable, Kernel
 
 from . import peer_torch as pt

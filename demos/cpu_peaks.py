@@ -116,7 +116,7 @@ def kernel_text(chains: Chains, steps: int = STEPS, name: str = "kernel") -> str
     lines += ["}", *([] if numbers else [amx.RELEASE]), "llvm.return", "}"]
     body = f"{name}_body"
     entry = threads.entry(name, body, PROGRAMS)
-    return "\n".join([threads.prelude() + threads.body(body), *lines, entry])
+    return "\n".join([threads.DECLARATION + threads.body(body), *lines, entry])
 
 
 def operands(chains: Chains) -> np.ndarray:

@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from math import prod
 from typing import Any
 
-from stack.backends.mlir.mma import is_raised, mma_of
+from stack.backends.mlir.views import is_raised, mma_of
 from stack.calls.graph import CompiledGraph
 from stack.demos import cpu_peaks
 from stack.explore.table import scaled, table
@@ -34,8 +34,7 @@ from stack.measure.roofline import copy_rates
 from stack.measure.suite import Case, select
 from stack.measure.timing import Timing
 from stack.passes.steps.panels import BlockProduct, block_products
-from stack.passes.tiling.frame import static
-from stack.passes.tiling.loops import extent_of
+from stack.passes.tiling.frame import extent_of, static
 from stack.run.backend import Kernel
 from stack.target import Cpu, Mma, cpu_at_hand
 

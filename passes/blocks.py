@@ -10,13 +10,13 @@ from typing import ClassVar
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, writes_by_data
-from stack.passes.control import BlockPass
 from stack.passes.gpu_products.group_split import unfuse_gemms
 from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.passes.retreat import without_kernel
 from stack.passes.tile import Replacements, Tile
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Target
 
 

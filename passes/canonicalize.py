@@ -14,9 +14,8 @@ import numpy as np
 
 from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE, Algebra
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, filled, make
 from stack.ir.dim import product
-from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
@@ -30,6 +29,7 @@ from stack.ir.traits import (
     place_of,
     reinterprets,
     signs,
+    splat,
     spread,
 )
 from stack.ir.types import BOOL, I32, I64, DType, TensorType, holds_all
@@ -38,7 +38,6 @@ from stack.passes.rules.movement import MOVEMENT_RULES, reshape_to
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.rewrite.splat import splat
 from stack.rewrite.verdict import Why
 
 
@@ -50,10 +49,6 @@ class Canonicalize(Pass):
         return rewrite(func, RULES, log)
 
 
-def _is_const(node: Node) -> bool:
-    return splat(node) is not None
-
-
 def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
     """Returns the elementwise ops of this arity whose algebra satisfies a predicate."""
     return tuple(n for n, facts in ELEMENTWISE.items() if OPS[n].arity == arity and holds(facts))
@@ -63,7 +58,7 @@ def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
 def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Rule: swaps the operands of a commutative op if only the first one is a constant."""
     a, b = node.args
-    if _is_const(a) and not _is_const(b):
+    if splat(a) is not None and splat(b) is None:
         return make(node.op, (b, a))
     return None
 

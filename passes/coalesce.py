@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule, reshape_groups
-from stack.ir.builder import make
+from stack.ir.builder import make, reshaped
 from stack.ir.dim import Dim, mul, product
-from stack.ir.forms import reshaped
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.relation import Window, Windows
@@ -38,12 +37,12 @@ from stack.ir.traits import (
     items_of,
 )
 from stack.ir.types import TensorType, TupleType
-from stack.passes.control import BlockPass
 from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.rules.short_axes import with_full_vectors
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Lines, Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Cpu
 
 
@@ -58,22 +57,12 @@ class Coalesce(BlockPass):
         return rewrite(super().run(func, log), (reshape_of_reshape,), log)
 
     def change(self, block: Block, log: Log) -> Block:
-        if isinstance(log.target, Cpu):
-            block = self._filled(block, log, log.target)
-        return self._merged(block, log)
-
-    def _filled(self, block: Block, log: Log, cpu: Cpu) -> Block:
-        """Returns the block with groups whose last axis is shorter than a vector rewritten, so that
-        their kernels use whole vectors."""
         changed: dict[Node, Node | Replacement] = {}
-        for node in block.nodes:
-            made = with_full_vectors(node, cpu)
+        for node in block.nodes if isinstance(log.target, Cpu) else ():
+            made = with_full_vectors(node, log.cpu)
             if made is not None and log.spend("fill_vectors", block.locs.get(node, ())):
                 changed[node] = made
-        return replace(block, changed)
-
-    def _merged(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Node | Replacement] = {}
+        block, changed = replace(block, changed), {}
         for node in block.nodes:
             group = _group(node, block.locs.get(node, ()))
             if group is None:
@@ -142,9 +131,9 @@ class _Axes:
         for i, state in enumerate(states.results):
             places = (correct.params[i], correct.params[count + i], correct.results[i])
             for other in (*places, finish.params[i]):
-                self._join_all(self.dims[state], self.dims[other])
+                self._join(self.dims[state], self.dims[other])
         for first, last in zip(states.params, finish.params[count:], strict=True):
-            self._join_all(self.dims[first], self.dims[last])
+            self._join(self.dims[first], self.dims[last])
 
     def _bind(self, node: Node) -> None:
         """Unites the dims to which the axis rule of an op gives the same name."""
@@ -160,7 +149,7 @@ class _Axes:
         if is_elementwise(node):
             for value in node.args:
                 if value.tensor.rank:
-                    self._join_all(self.dims[node], self.dims[value])
+                    self._join(self.dims[node], self.dims[value])
             self.named.append(self.dims[node])
             return
         rule, windows = ops.rule_of(node), ops.lookup(node.op).windows
@@ -170,7 +159,7 @@ class _Axes:
             return
         named: dict[str, int] = {}
         for name, dim in zip(_names(rule.outputs[0]), self.dims[node], strict=True):
-            self._join(named.setdefault(name, dim), dim)
+            self._join([named.setdefault(name, dim)], [dim])
         found: Windows = windows(node) if windows else {}
         for number, (operand, value) in enumerate(zip(rule.inputs, node.args, strict=True)):
             for place, (axis, dim) in enumerate(zip(operand, self.dims[value], strict=True)):
@@ -178,7 +167,7 @@ class _Axes:
                 if window is not None:
                     self._bind_window(window, dim, named, is_whole=not axis.mark)
                 else:
-                    self._join(named.setdefault(axis.names[0], dim), dim)
+                    self._join([named.setdefault(axis.names[0], dim)], [dim])
         self.named.append(list(named.values()))
         if is_stream(self.group) and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
@@ -194,7 +183,7 @@ class _Axes:
         if [by for _, by in window.terms] != [1] or window.spread != 1 or window.free:
             self.kept.update((dim, *made))
         if is_whole:
-            self._join_all(made, [dim])
+            self._join(made, [dim])
         else:
             self.read.update((dim, *made))
             self.sides.extend((dim, m) for m in made)
@@ -208,30 +197,28 @@ class _Axes:
         for read, made in reshape_groups(source.shape, node.shape):
             old, new = self.dims[source][read], self.dims[node][made]
             if len(old) == len(new) == 1:
-                self._join(old[0], new[0])
+                self._join(old, new)
             elif old and new:
                 self.kept.update((*old, *new))
 
-    def _join(self, first: int, second: int) -> None:
-        self.parents[self._axis(first)] = self._axis(second)
-
-    def _join_all(self, first: Sequence[int], second: Sequence[int]) -> None:
+    def _join(self, first: Sequence[int], second: Sequence[int]) -> None:
         for a, b in zip(first, second, strict=True):
-            self._join(a, b)
+            self.parents[self._axis(a)] = self._axis(b)
 
     def _axis(self, dim: int) -> int:
-        return _root(self.parents, dim)
+        """Returns the number of a dim's axis: the root in the union-find."""
+        while self.parents[dim] != dim:
+            dim = self.parents[dim]
+        return dim
 
     def _sides(self) -> list[int]:
         """Returns for each dim the root of its axis in the union-find. Here a dim that a window
         reads and the result's dim that the window slides along count as one axis."""
-        parents = list(self.parents)
+        sides = [self._axis(dim) for dim in range(len(self.parents))]
         for read, made in self.sides:
-            parents[_root(parents, read)] = _root(parents, made)
-        return [_root(parents, dim) for dim in range(len(parents))]
-
-    def _of(self, node: Node) -> list[int]:
-        return [self._axis(d) for d in self.dims[node]]
+            old, new = sides[read], sides[made]
+            sides = [new if side == old else side for side in sides]
+        return sides
 
     def merged(self) -> set[int]:
         """Returns the axes that are merged into the axis before them, on both sides of windows."""
@@ -247,8 +234,8 @@ class _Axes:
             kept.update(
                 sides[d] for d, axis in zip(dims, axes, strict=True) if axes.count(axis) > 1
             )
-        for node in self.dims:
-            axes = self._of(node)
+        for dims in self.dims.values():
+            axes = [self._axis(d) for d in dims]
             for axis, left, right in zip(axes, [-1, *axes], [*axes[1:], -1], strict=False):
                 before.setdefault(axis, set()).add(left if left < 0 else sides[left])
                 after.setdefault(sides[axis], set()).add(right)
@@ -262,7 +249,10 @@ class _Axes:
 
     def coalesced(self, group: Node, merged: Collection[int]) -> Node:
         """Returns the group with one axis for each run of merged ones."""
-        kept = {n: [i for i, a in enumerate(self._of(n)) if a not in merged] for n in self.dims}
+        kept = {
+            node: [i for i, dim in enumerate(dims) if self._axis(dim) not in merged]
+            for node, dims in self.dims.items()
+        }
         done: dict[Node, Node] = {}
         for node in self.dims:
             shape = _shape(node.shape, kept[node])
@@ -298,12 +288,6 @@ class _Axes:
                 if kind == "dims":
                     attrs[name] = tuple(map(mul, attrs[name], behind))
         return attrs
-
-
-def _root(parents: Sequence[int], dim: int) -> int:
-    while parents[dim] != dim:
-        dim = parents[dim]
-    return dim
 
 
 def _names(operand: Operand) -> list[str]:

@@ -19,13 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, converted, filled, make, reshaped, spread_by_name
 from stack.ir.contraction import contraction
-from stack.ir.forms import converted, filled, reshaped, spread_by_name
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.ops import OPS
-from stack.ir.traits import converts
+from stack.ir.traits import converts, splat
 from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES, windows_apart
 from stack.passes.rules.diagonal_dot import diagonal_operand
@@ -36,7 +35,6 @@ from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import Scope, Simple, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)

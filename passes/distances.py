@@ -15,15 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stack.ir.axes import LETTERS, Index, parse_rule
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, filled, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
-from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.ops import is_view
 from stack.ir.traits import is_elementwise, is_formula, repeats
 from stack.ir.types import I32, DType, TensorType
-from stack.passes.positions.affine import affine, slope
+from stack.passes.positions.index_maps import affine, slope
 from stack.passes.tiling.frame import static
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log

@@ -18,19 +18,18 @@ from itertools import count
 
 from stack.errors import VerifyError
 from stack.ir.builder import constant, make, results_of
-from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.printer import print_node
 from stack.ir.traits import is_kernel, is_loop
-from stack.passes.control import BlockPass
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
 from stack.passes.steps.loops import along, is_serial
 from stack.passes.steps.online import identity_like
-from stack.passes.tiling.loops import Names
+from stack.passes.tiling.frame import Names
 from stack.rewrite.engine import replace
-from stack.rewrite.equivalent_groups import CachedTransform
+from stack.rewrite.equivalent_groups import CachedTransform, with_lines
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 
 BLOCK = 32  # numbers in a block of the lowest level
 DEGREE = 8  # blocks in a block of an upper level

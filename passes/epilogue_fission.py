@@ -113,7 +113,8 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
         return False
     grouping.put(first)
     grouping.put(second)
-    if _is_taken(grouping, first) and grouping.log.spend("fission_epilogue", grouping.lines(part)):
+    lines = grouping.block.lines_of(part)
+    if _is_taken(grouping, first) and grouping.log.spend("fission_epilogue", lines):
         return True
     grouping.put(group, first, second)
     return False

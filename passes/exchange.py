@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, converted, make, reshaped
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
-from stack.ir.forms import converted, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread
@@ -158,7 +157,7 @@ def _other_product(
     """Finds a matmul that multiplies `weights` and `c` and has the axes of `b`. Returns it with the
     index of the element that corresponds to `b`; None if there is none, or if it depends on
     `node`."""
-    for dot in scope.nodes:
+    for dot in scope.block.all_nodes:
         if not is_contraction(dot) or dot.tensor.size != b[0].tensor.size:
             continue
         if {_origin(a) for a in dot.args} != {weights[0], c[0]}:

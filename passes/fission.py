@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from stack.ir.axes import LETTERS
-from stack.ir.builder import make
-from stack.ir.forms import reshaped
+from stack.ir.builder import make, reshaped
 from stack.ir.node import Block, Node
 from stack.ir.ops import rule_of
 from stack.ir.traits import (
@@ -25,7 +24,6 @@ from stack.ir.traits import (
     is_while,
     reads_by_data,
 )
-from stack.passes.control import BlockPass
 from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.hoist import with_values
 from stack.passes.rules.dot_layout import dot_axes, make_dot
@@ -36,6 +34,7 @@ from stack.passes.trip_counts import counter
 from stack.rewrite import engine
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Gpu
 
 

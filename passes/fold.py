@@ -8,9 +8,8 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.ir import ops
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, filled, make
 from stack.ir.data import INLINE_ELEMENTS
-from stack.ir.forms import filled
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node

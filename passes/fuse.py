@@ -28,7 +28,6 @@ from stack.ir.builder import Builder
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import behind, is_contraction, is_input, repeats
-from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
 from stack.passes.rules.movement import in_shape, is_like
 from stack.passes.tiling.contraction import why_unfused
@@ -40,6 +39,7 @@ from stack.rewrite.group import Group, bytes_of, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
+from stack.rewrite.passes import changed_bodies
 from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
 
 
@@ -242,24 +242,15 @@ class Fuse(FusionPass):
 
     def run(self, func: Func, log: Log) -> Func:
         func = self.prepared(func, log)
-        body = self._inner(func.body, log, {})
         if not self.groups:
-            return Func(func.name, self._grouped(body, log), func.level)
+            return super().run(func, log)
+        done: dict[Block, Block] = {}
+        changed = changed_bodies(func.body, lambda body: self.block(body, log, done))
+        body = replace(func.body, changed)
         grouping = self.grouping(body, log)
         GivenGroups(body, self.groups).form(grouping)
         grouping.report()
         return Func(func.name, outline(grouping), func.level)
-
-    def _inner(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
-        """Fuses the bodies of loops and branches in a block."""
-
-        def fused(body: Block) -> Block:
-            if body not in done:
-                done[body] = self._grouped(self._inner(body, log, done), log)
-            return done[body]
-
-        changed = changed_bodies(block, fused)
-        return replace(block, changed)
 
     def grouping(self, block: Block, log: Log) -> Grouping:
         rules: tuple[FusionRule, ...] = (VerticalFusion(), RowFusion())
@@ -272,7 +263,7 @@ class Fuse(FusionPass):
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         return Grouping(block, rules, log, limits, grouped, frozenset(self.refuse))
 
-    def _grouped(self, block: Block, log: Log) -> Block:
+    def change(self, block: Block, log: Log) -> Block:
         grouping = self.grouping(block, log)
         grouping.run(0)
         if len(grouping.all_groups) > 1:

@@ -27,9 +27,9 @@ from stack.ir.traits import (
     unchanged_in,
 )
 from stack.ir.types import TensorType, TupleType
-from stack.passes.control import BlockPass
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 
 STAY = ("control", "foreign")  # kinds of ops that are not moved
 

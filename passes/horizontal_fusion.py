@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, is_generated, items_of
 from stack.ir.types import TupleType
-from stack.passes.control import BlockPass
 from stack.passes.gpu_products.group_split import side_by_side
 from stack.passes.gpu_products.tile_choice import (
     Product,
@@ -21,6 +20,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,16 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, make, spread_by_name
 from stack.ir.dim import Dim
-from stack.ir.forms import spread_by_name
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluated
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_item, spread, writes_by_data
-from stack.passes.control import BlockPass
+from stack.ir.traits import is_item, splat, spread, writes_by_data
 from stack.passes.rules.indexing import gathered_operand
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.log import Log
-from stack.rewrite.splat import splat
+from stack.rewrite.passes import BlockPass
 
 
 @dataclass(frozen=True)

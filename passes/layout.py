@@ -68,7 +68,7 @@ class Layout(Pass, needs=("transpose", "dot", "ragged_dot", "conv")):
     def run(self, func: Func, log: Log) -> Func:
         is_cpu = self.loops == "cpu"
         tried: _Tried = {}
-        if is_cpu:
+        if is_cpu and "conv" in func.body.ops:
             func = rewrite(func, (phases_together,), log)
             pays = _windows_pay(func, log, tried)
             first = (windows_last,) if pays else (single_channels, places_apart)

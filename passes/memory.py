@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.func import Func
-from stack.ir.memory_reuse import one_before, reads_in_order, reusable
+from stack.ir.memory import one_before, reads_in_order, reusable
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_control, is_group, is_item, is_while, maker, place_of
-from stack.ir.types import TensorType
-from stack.passes.control import changed_bodies
 from stack.passes.updates import Reuses, Role, in_place, is_library_of, updatable
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
+from stack.rewrite.passes import Pass, changed_bodies
 from stack.run.memory import Lifetime, place
 
 Key = tuple[Node, int]  # a result of a step
@@ -41,16 +39,13 @@ class Memory(Pass):
     def _plan(self, block: Block, log: Log) -> Block:
         changed = changed_bodies(block, lambda b: self._plan(b, log))
         made = [n for n in block.nodes if is_library_of(n, self.made)] if self.made else []
-        uses = _Uses(block, made)
-        lives = uses.lifetimes()
-        keys = list(lives)
-        offsets, total = place([lives[k] for k in keys]) if lives else ([], 0)
-        where = dict(zip(keys, offsets, strict=True))
+        lives = _lifetimes(block, made)
+        offsets, total = place([*lives.values()]) if lives else ([], 0)
+        where = dict(zip(lives, offsets, strict=True))
         plain = sum(life.size for life in lives.values())
         for node in block.nodes:
             if is_group(node) and log.spend("place", node=f"%{block.names[node]}"):
-                keys_of = () if "updates" in node.attrs else uses.results(node)
-                at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(node.types)
+                at = tuple([where.get((node, i), -1) for i in range(len(node.types))])
                 new = node.rebuilt(attrs={**node.attrs, "at": at})
                 changed[node] = new
         if lives:
@@ -69,7 +64,9 @@ class Memory(Pass):
                 inner[node] = node.rebuilt(blocks=blocks)
         reuses = {node: reusable(new) for node, new in inner.items()}
         made = self._updated(block, inner, reuses, log, role)
-        return made if reads_in_order(made) else self._updated(block, inner, {}, log, role)
+        if not inner or reads_in_order(made):
+            return made
+        return self._updated(block, inner, {}, log, role)
 
     def _updated(
         self, block: Block, inner: Mapping[Node, Node], reuses: Reuses, log: Log, role: Role
@@ -88,48 +85,32 @@ class Memory(Pass):
         return replace(block, changed)
 
 
-class _Uses:
-    """Finds which results of kernels and library steps each node of a block reads, and when.
+def _lifetimes(block: Block, made: Sequence[Node]) -> dict[Key, Lifetime]:
+    """Returns size, first and last use of every result of a kernel or library step that the arena
+    has: none of those that the block returns, and none of the nodes in `made`.
 
     Reshapes, items and updates are views: a reader of a view reads the memory of the result behind
-    it. Results of the nodes in `made` are not in the arena.
+    it.
     """
-
-    def __init__(self, block: Block, made: Sequence[Node]) -> None:
-        self.block = block
-        self.owner: dict[Node, list[Key]] = {}
-        self.first: dict[Key, int] = {}
-        self.last: dict[Key, int] = {}
-        for step, node in enumerate(block.nodes):
-            for arg in node.args:
-                for key in self.owner.get(arg, ()):
-                    self.last[key] = step
-            source = one_before(node)
-            if source is not None:
-                self.owner[node] = self.owner.get(source, [])
-            elif is_group(node) and node not in made:
-                self.owner[node] = [(node, i) for i in range(len(node.types))]
-                for key in self.owner[node]:
-                    self.first[key] = self.last[key] = step
-            elif is_item(node) and is_group(maker(node)):
-                self.owner[node] = self.results(maker(node))[place_of(node) :][:1]
-
-    def results(self, node: Node) -> list[Key]:
-        """Returns the results of a kernel or library step that are allocated in the arena; empty
-        for other nodes."""
-        return self.owner.get(node, [])
-
-    def lifetimes(self) -> dict[Key, Lifetime]:
-        """Returns size, first and last use of every result that the block does not return."""
-        returned = {key for r in self.block.results for key in self.owner.get(r, ())}
-        sizes = {key: _bytes(key[0].types[key[1]]) for key in self.first}
-        return {
-            key: Lifetime(size, self.first[key], self.last[key])
-            for key, size in sizes.items()
-            if key not in returned and size >= 0
-        }
-
-
-def _bytes(type_: TensorType) -> int:
-    size = type_.bytes
-    return size if isinstance(size, int) else -1
+    owner: dict[Node, list[Key]] = {}  # the results whose memory a value has
+    first: dict[Key, int] = {}
+    last: dict[Key, int] = {}
+    for step, node in enumerate(block.nodes):
+        for arg in node.args:
+            last.update(dict.fromkeys(owner.get(arg, ()), step))
+        source = one_before(node)
+        if source is not None:
+            owner[node] = owner.get(source, [])
+        elif is_group(node) and node not in made:
+            owner[node] = [(node, i) for i in range(len(node.types))]
+            first.update(dict.fromkeys(owner[node], step))
+            last.update(dict.fromkeys(owner[node], step))
+        elif is_item(node) and is_group(maker(node)):
+            owner[node] = owner.get(maker(node), [])[place_of(node) :][:1]
+    returned = {key for r in block.results for key in owner.get(r, ())}
+    found: dict[Key, Lifetime] = {}
+    for key in first:
+        size = key[0].types[key[1]].bytes
+        if key not in returned and isinstance(size, int):
+            found[key] = Lifetime(size, first[key], last[key])
+    return found

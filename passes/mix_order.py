@@ -12,18 +12,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import Builder, make, param
+from stack.ir.builder import Builder, make, param, reshaped
 from stack.ir.control_ops import result_type
-from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node, deps, topological
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
-from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.mix_order import MixOrderSpace, space_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Gpu
 
 

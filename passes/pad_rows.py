@@ -18,14 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stack.ir.builder import Builder, make, param
+from stack.ir.builder import Builder, make, padded, param, sliced
 from stack.ir.contraction import product_types
-from stack.ir.forms import padded, sliced
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import contractions, in_windows, is_generated
 from stack.ir.warp_ops import VECTOR_BYTES
-from stack.passes.control import BlockPass
 from stack.passes.cpu_products.gemm import is_row_of_sums, mma_of
 from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
@@ -35,6 +33,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import Scope, Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Cpu, Gpu, Mma
 
 

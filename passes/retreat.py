@@ -10,13 +10,13 @@ from stack.ir.func import Func
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion, is_item, is_known, is_stream, items_of, place_of
 from stack.ir.types import TupleType
-from stack.passes.control import BlockPass
 from stack.passes.fuse import Fuse
 from stack.passes.inline import Unfuse
 from stack.passes.policies.step_lowering import written
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.schedule import schedules_of
 from stack.target import Target
 

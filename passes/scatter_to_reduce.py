@@ -15,16 +15,15 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
-from stack.ir.builder import Builder, constant, make
+from stack.ir.bounds import INT32
+from stack.ir.builder import Builder, constant, filled, make, padded, spread_by_name
 from stack.ir.dim import Dim, add, mul, substitute, symbol
-from stack.ir.forms import filled, padded, spread_by_name
 from stack.ir.func import Func
-from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, extremum, signs
 from stack.ir.types import I32, TensorType
-from stack.passes.positions.affine import affine, slope
+from stack.passes.positions.index_maps import affine, slope
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

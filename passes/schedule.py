@@ -12,14 +12,13 @@ from stack.ir.equivalence import equivalence_key
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
-from stack.passes.control import changed_bodies
 from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.policies.lowerings import policy_of, taken_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of, is_bare
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
+from stack.rewrite.passes import Pass, changed_bodies
 from stack.schedule import (
     PART,
     Policy,
@@ -69,7 +68,15 @@ class WriteSchedules(Pass):
     def run(self, func: Func, log: Log) -> Func:
         if self.loops not in LOOPS and ":" not in self.loops:
             raise UsageError(f"no loops {self.loops!r} to schedule; there are: {', '.join(LOOPS)}")
-        return _Writer(self, log).run(func)
+        writer = _Writer(self, log, {block.names.get(node, "") for block, node in walk(func.body)})
+        made = Func(func.name, writer.block(func.body), func.level)
+        for name in log.schedules.keys() - writer.taken:
+            if name in writer.refused:
+                raise UsageError(f"%{name} has no kernel to schedule: {writer.refused[name]}")
+            if not is_pattern(name):
+                known = ", ".join(writer.names) or "none"
+                raise UsageError(f"no group to schedule is called %{name}; there are: {known}")
+        return made
 
     def best(self, node: Node, target: Target | None) -> list[str]:
         """Returns up to `most` schedules of one group as texts, best first; empty if the group has
@@ -83,27 +90,17 @@ class WriteSchedules(Pass):
 
 
 class _Writer:
-    def __init__(self, options: WriteSchedules, log: Log) -> None:
+    def __init__(self, options: WriteSchedules, log: Log, values: set[str]) -> None:
         self.loops, self.most, self.log = options.loops, options.most, log
         self.refused: dict[str, str] = {}  # groups without such a kernel, and the reason
         self.names: dict[str, None] = {}  # groups that take a schedule or a list of steps
         self.taken: set[str] = set()  # given entries that were used
-        self.values: set[str] = set()  # names in the function
+        self.values = values  # names in the function
         self.policies: dict[tuple[Any, ...], Policy | None] = {}  # one for all equal groups
 
-    def run(self, func: Func) -> Func:
-        self.values = {block.names.get(node, "") for block, node in walk(func.body)}
-        made = Func(func.name, self._block(func.body), func.level)
-        for name in self.log.schedules.keys() - self.taken:
-            if name in self.refused:
-                raise UsageError(f"%{name} has no kernel to schedule: {self.refused[name]}")
-            if not is_pattern(name):
-                known = ", ".join(self.names) or "none"
-                raise UsageError(f"no group to schedule is called %{name}; there are: {known}")
-        return made
-
-    def _block(self, block: Block) -> Block:
-        changed = changed_bodies(block, self._block)
+    def block(self, block: Block) -> Block:
+        """Returns a block with schedules on the groups in it and in its loops."""
+        changed = changed_bodies(block, self.block)
         for node in block.nodes:
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             text = self._written(node, name, lines) if self.log.schedules else ""
@@ -111,33 +108,28 @@ class _Writer:
                 if self.log.spend("schedule", lines):
                     changed[node] = with_schedules(group_of(node, lines), [text])
                 continue
+            key = equivalence_key(node)
             try:
-                policy = self._policy(node)
+                if key not in self.policies:
+                    self.policies[key] = _policy(node, self.loops, self.log.target)
             except CannotTile as why:
                 self.refused[name] = str(why)
                 self.log.choices.append(ScheduleChoice(name, "", f"no kernel of its own: {why}"))
                 continue
+            policy = self.policies[key]
             if policy is None:
                 what = node.attrs.get("name", node.op)
                 why = f"there is one way to compute {what}, other than by a list of steps"
                 self.refused.setdefault(name, why)
                 continue
-            found = self._given(node, policy, lines, name, str(node.attrs.get("name", "")))
+            found: list[str] = []
+            if self.log.schedules:
+                found = self._given(node, policy, lines, name, str(node.attrs.get("name", "")))
             self.log.choices.append(ScheduleChoice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
                 changed[node] = with_schedules(group_of(node, lines), found)
         return replace(block, changed)
-
-    def _policy(self, node: Node) -> Policy | None:
-        """Returns the scheduling policy of a group, cached for equal groups; None for a node
-        without one. Raises CannotTile if the group cannot be tiled."""
-        if not _has_policy(node):
-            return None
-        key = equivalence_key(node)
-        if key not in self.policies:
-            self.policies[key] = _policy(node, self.loops, self.log.target)
-        return self.policies[key]
 
     def _given(self, node: Node, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """Returns the schedule that a user wrote for a group of these names, in a list; empty if
@@ -212,14 +204,10 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
 
     Raises CannotTile.
     """
-    if not _has_policy(node):
+    if not (is_generated(node) or is_stream(node) or is_contraction(node)):
         return None
     policy = LOOPS[loops] if loops in LOOPS else function_of(loops)
     return policy(group_of(node), target)
-
-
-def _has_policy(node: Node) -> bool:
-    return is_generated(node) or is_stream(node) or is_contraction(node)
 
 
 def _reach(gpu: Gpu) -> str:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stack.ir.builder import Builder, constant
-from stack.ir.forms import reshaped
+from stack.ir.builder import Builder, constant, reshaped
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_positions, place_of, spread
 from stack.ir.types import DTYPES, F32, I32
-from stack.passes.control import BlockPass
 from stack.passes.indexed import slices_of
 from stack.rewrite.engine import Replacement, Scope, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 
 
 @dataclass(frozen=True)

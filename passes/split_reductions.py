@@ -25,8 +25,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.axes import LETTERS
-from stack.ir.builder import Builder, make
-from stack.ir.forms import converted, padded, reshaped
+from stack.ir.builder import Builder, converted, make, padded, reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.space import identity
@@ -205,7 +204,7 @@ def _with_name(made: Node, node: Node, op: Builder, scope: Scope) -> Node:
 def _reduces_lines(source: Node, scope: Scope) -> bool:
     """True if some array as large as `source`, with rows of the same length, is reduced along its
     rows."""
-    for node in scope.nodes:
+    for node in scope.block.all_nodes:
         if not is_reduction(node) or not node.args[0].tensor.rank:
             continue
         other = node.args[0].tensor

@@ -1,9 +1,9 @@
 """stream: compute dependent reductions over one axis in a single loop over that axis.
 
 Streams are found by algebra alone, in three steps. Every reduction is brought into a normal form
-(see `streaming.normal`), the correction of its running value is derived (`streaming.action`), and
-the op `stream` is built (`streaming.build`). A stream is built if it keeps a value as long as the
-axis out of memory: the result of a dot, or a row too long for registers.
+(see `streaming.normal_form`), the correction of its running value is derived (`streaming.action`),
+and the op `stream` is built (`streaming.build`). A stream is built if it keeps a value as long as
+the axis out of memory: the result of a dot, or a row too long for registers.
 
 A dot may end in reductions over both of its axes, as in the gradient of a dot of it. It then blocks
 a stream over either axis alone. If computing it again costs less than its bytes, each stream
@@ -20,20 +20,19 @@ from stack.ir.builder import Builder
 from stack.ir.cost import cost
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
-from stack.ir.traits import reads_by_data
-from stack.passes.control import BlockPass
+from stack.ir.traits import contractions, reads_by_data
+from stack.passes.policies.reduction_loops import reduces_columns, shortest_streamed
 from stack.passes.streaming.arg_reductions import streamed_best, streamed_position
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, Probes, moves, reduced_value
+from stack.passes.streaming.layouts import read_parts, transpose_operands, write_transposed
 from stack.passes.streaming.reduced_axes import merge_reduced_axes
-from stack.passes.streaming.region import Region
+from stack.passes.streaming.region import region_of
 from stack.passes.streaming.terms import Refusal
-from stack.passes.streaming.transposed_operands import transpose_operands, transpose_rows
-from stack.passes.streaming.transposed_results import write_transposed
-from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import Scope, Simple, replace, rewrite
 from stack.rewrite.log import Lines, Log
+from stack.rewrite.passes import BlockPass
 
 # streams with the block after each; or none, why one cannot be built, and its source lines
 Apart = tuple[list[tuple[Candidate, Block]], str, Lines | None]
@@ -81,18 +80,26 @@ class Stream(BlockPass, needs=("reduce", "argreduce", "dot", "gather", "concat",
                 current, log.gpu, self.min_axis, lambda lines: log.spend("merge_axes", lines)
             )
         refused: set[Node] = set()
-        probes = Probes()
-        while True:
-            step = self._step(Graph(current, probes), refused, log)
-            if step is None:
-                break
-            # new nodes come after the stream; every reduction there was already tried
-            refused.update(set(step.nodes).difference(current.nodes))
-            current = step
-        current = write_transposed(read_parts(current))
-        if self.loops == "cpu":
-            current = transpose_rows(transpose_operands(current, log), log)
-        return current
+        probes: Probes = {}
+        # without a matmul, only reductions of long axes stream
+        if contractions(current.nodes) or any(self.is_long(n, log) for n in current.nodes):
+            while (step := self._step(Graph(current, probes), refused, log)) is not None:
+                # new nodes come after the stream; every reduction there was already tried
+                refused.update(set(step.nodes).difference(current.nodes))
+                current = step
+        if "stream" in current.ops:
+            current = write_transposed(read_parts(current))
+        return transpose_operands(current, log) if self.loops == "cpu" else current
+
+    def is_long(self, node: Node, log: Log) -> bool:
+        """True if a node reduces an axis whose rows, or columns on a GPU, do not fit in the
+        registers of a kernel."""
+        found, least = reduced_value(node), self.min_axis
+        if found is None or not isinstance(found[0], int):
+            return False
+        if self.loops == "blocks":
+            least = shortest_streamed(reduces_columns(node), least, log.gpu)
+        return found[0] >= least
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
         """Returns the block with one more stream, for the last reduction that can end one, or with
@@ -206,15 +213,9 @@ def _names(graph: Graph, nodes: Iterable[Node]) -> str:
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
     """Returns the dots that a stream which ends in the reduction `sink` could compute tile by tile;
     empty if there is no such stream."""
-    if sink not in graph.dots:
-        graph.dots[sink] = frozenset()
-        found = reduced_value(sink)
-        with suppress(Refusal):
-            if found is not None:
-                region = Region(graph, found[0], frozenset(), frozenset())
-                region.add(sink)
-                graph.dots[sink] = frozenset(region.dots)
-    return graph.dots[sink]
+    with suppress(Refusal):
+        return frozenset(region_of(graph, sink, frozenset(), frozenset()).dots)
+    return frozenset()
 
 
 def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:

@@ -22,16 +22,16 @@ from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import choice, is_input, is_stream
 from stack.ir.types import I32, TensorType
-from stack.passes.control import BlockPass
 from stack.passes.policies.gpu_streams import ProductStreams
 from stack.passes.policies.lowerings import has_products
-from stack.passes.positions.affine import affine
+from stack.passes.positions.index_maps import affine
 from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
-from stack.passes.positions.stream_index_maps import index_in_pass, stream_index_maps
+from stack.passes.positions.streams import index_in_pass, stream_index_maps
 from stack.passes.positions.visibility import hiding_selects, is_data_limit
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.target import Gpu
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.func import Func
-from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_generated, is_stream
 from stack.ir.types import BF16, F16
-from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import written
 from stack.passes.retreat import without_kernel
@@ -23,8 +22,9 @@ from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.check import WIDER
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
-from stack.rewrite.equivalent_groups import CachedTransform
+from stack.rewrite.equivalent_groups import CachedTransform, with_lines
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.rewrite.verdict import Why
 from stack.target import Target
 
@@ -89,21 +89,15 @@ class Tile(BlockPass):
         epilogue becomes a library call and a kernel for the ops that follow it; another group
         becomes smaller ones. Raises UsageError if a user wrote its steps.
         """
-        kernel = None if written(group) else self._without_dot(group, log)
+        kernel: Node | None = None
+        if group.attrs.get("kind") == "gemm" and not written(group):
+            with suppress(CannotTile):
+                kernel = self.kernel(split_dot(group)[1], log)
         if kernel is None:
             return without_kernel(node, why, block, log, self, False)
         name, lines = block.names.get(node, node.op), block.locs.get(node, ())
         log.note(f"{name} stays as it is: {why}", lines)
         return {node: _taken(group, kernel, log)} if log.spend(self.name, lines, f"%{name}") else {}
-
-    def _without_dot(self, group: Node, log: Log) -> Node | None:
-        """Returns the kernel of the ops that follow a matmul; None if there is none."""
-        if group.attrs.get("kind") != "gemm":
-            return None
-        try:
-            return self.kernel(split_dot(group)[1], log)
-        except CannotTile:
-            return None
 
 
 def _taken(group: Node, kernel: Node, log: Log) -> Replacement:

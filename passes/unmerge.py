@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stack.ir.axes import LETTERS
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, make, reshaped
 from stack.ir.dim import Dim
-from stack.ir.forms import reshaped
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.passes.rules.dot_layout import dot_axes, make_dot, merged_sizes, operand_transpose

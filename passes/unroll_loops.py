@@ -26,10 +26,10 @@ from stack.ir.traits import (
     place_of,
     repeats,
 )
-from stack.passes.control import BlockPass
 from stack.passes.trip_counts import counters, trip_count
 from stack.rewrite.engine import Replacement, Scope, inline_block, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from stack.ir.builder import make, param, rebuild_block
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_reuse import owner
+from stack.ir.memory import owner
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     is_alias,
@@ -30,7 +30,7 @@ from stack.ir.traits import (
     place_of,
 )
 from stack.ir.types import TensorType, TupleType
-from stack.passes.tiling.loops import names_of
+from stack.passes.tiling.frame import names_of
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def updatable(
     readers of the operand run first, if none of them needs the result.
 
     Args:
-        control: see `memory_reuse.reusable`, for control flow in the block.
+        control: see `stack.ir.memory.reusable`, for control flow in the block.
     """
     updates = Updates()
     found = updates.steps

@@ -10,13 +10,14 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 
+@dataclass(eq=False)
 class _Clock:
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.phases: list[str] = []
-        self.since = 0.0
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    phases: list[str] = field(default_factory=list[str])
+    since: float = 0.0
 
     def lap(self) -> None:
         """Adds the time since the last call to the innermost open phase; drops it if no phase is

@@ -48,11 +48,6 @@ def names(group: str) -> list[str]:
     return sorted({*_points(group), *_ADDED.get(group, ())})
 
 
-def has(group: str, name: str) -> bool:
-    """True if a name is installed in a group."""
-    return name in _ADDED.get(group, ()) or name in _points(group)
-
-
 @cache
 def load(group: str, name: str) -> Any:
     """Import one plugin. Raises UsageError with the known names."""

@@ -47,47 +47,43 @@ WINGS = {
 
 def wing(name: str) -> ModuleType:
     """The door of a wing. Raises WingMissing, which says why and how to get the wing."""
-    return _loaded(name, GROUP, name)
+    return part(name, name, GROUP)
 
 
 def missing(name: str) -> str | None:
     """The reason why a wing cannot be used; None if it can. Loads it."""
-    return _missing(GROUP, name)
+    return _found(GROUP, name)[1]
 
 
-def part(name: str, object_name: str) -> Any:
+def part(name: str, object_name: str, group: str = PARTS) -> Any:
     """An object that a wing adds to a frontend or a backend. Raises WingMissing, as `wing`."""
-    return _loaded(name, PARTS, object_name)
+    found, why = _found(group, object_name)
+    if why is not None:
+        raise WingMissing(name, WINGS[name].what, why)
+    return found
 
 
 def part_if_here(object_name: str) -> Any | None:
     """An object that a wing adds to a frontend or a backend; None without the wing."""
-    return None if _missing(PARTS, object_name) else plugins.load(PARTS, object_name)
+    return _found(PARTS, object_name)[0]
 
 
 def call_if_here(object_name: str, *args: Any) -> Any | None:
     """Calls what a wing adds to a frontend or a backend, and returns its result; None without the
     wing.
     """
-    found = part_if_here(object_name)
+    found, _ = _found(PARTS, object_name)
     return None if found is None else found(*args)
 
 
-def _loaded(wing_name: str, group: str, name: str) -> Any:
-    reason = _missing(group, name)
-    if reason is not None:
-        raise WingMissing(wing_name, WINGS[wing_name].what, reason)
-    return plugins.load(group, name)
-
-
-def _missing(group: str, name: str) -> str | None:
-    if not plugins.has(group, name):
-        return "it is not installed"
+def _found(group: str, name: str) -> tuple[Any, str | None]:
+    """Loads an object of a wing. Returns it, or None and the reason why it cannot be used."""
+    if name not in plugins.names(group):
+        return None, "it is not installed"
     try:
-        plugins.load(group, name)
+        return plugins.load(group, name), None
     except Exception as error:  # whatever a broken wing raises, the core goes on
-        return f"it cannot be imported: {type(error).__name__}: {error}"
-    return None
+        return None, f"it cannot be imported: {type(error).__name__}: {error}"
 
 
 def commands() -> list[ModuleType]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stack.ir import Builder, Func, Node, param, tensor
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 from stack.run.backend import Executable
 from stack.target import cpu_at_hand
 

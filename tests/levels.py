@@ -8,7 +8,7 @@ import stack.plugins as plugins
 from stack.ir import Func, parse
 from stack.rewrite import Pipeline
 from stack.run.backend import Backend
-from stack.run.targets import target_of
+from stack.run.options import target_of
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "mlir": {},

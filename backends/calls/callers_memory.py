@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from stack.ranges import recording
 from stack.run.backend import AddressProgram
 
+from ..runtime.device import RuntimeValue
 from ..runtime.program import BlockProgram
-from ..runtime.values import RuntimeValue
 
 Copy = tuple[int, int, int]  # target array, source array, bytes
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from stack.ir.builder import block_of, constant
 from stack.ir.interpreter import interpret
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Node
 from stack.ir.traits import behind, is_input, is_item, is_kernel, is_known, is_while, writes_by_data
 from stack.ir.updates import updated_rows

@@ -28,10 +28,9 @@ from stack.wings import part
 from ..device.driver import check, driver
 from ..device.launch import LoadedKernel
 from ..device.torch_device import TorchDevice
-from ..runtime.device import Bound, DeviceKernel, Fill
+from ..runtime.device import Bound, DeviceKernel, Fill, Table
+from ..runtime.plan import OnArrays
 from ..runtime.program import BlockProgram
-from ..runtime.steps import OnArrays
-from ..runtime.values import Table
 from .counted_loops import CountedLoop, counted_loop
 from .foreign_memory import ForeignMemory, Place, bytes_of
 from .hand_kernels import recorded
@@ -94,10 +93,10 @@ class DeviceSteps:
         ]
         hands = {n: made for n in nodes if (made := self._hand(n)) is not None}
         kernels = {node: self.program.load(node) for node in found}
-        library = None
+        native = None
         if self.device.is_gpu and all(isinstance(k, LoadedKernel) for k in kernels.values()):
-            library = handler()
-        steps = _Called(self.device) if library is None else NativeLaunches(self.device.where)
+            native = handler()
+        steps = _Called(self.device) if native is None else NativeLaunches(self.device.where)
 
         def data(node: Node) -> int:
             made = self.device.constant(node)
@@ -117,12 +116,11 @@ class DeviceSteps:
             _plans[number] = steps
             address = ctypes.cast(_handler, ctypes.c_void_p).value or 0
             return ForeignCall(address, number, memory.scratch, memory.updates, (steps, self))
-        assert library is not None
+        assert native is not None
         numbers = steps.numbers(len(given), len(wanted) + bool(memory.scratch))
-        (address,) = library.addresses.values()
-        keep = steps, numbers, library, self
+        keep = steps, numbers, native, self
         at = ctypes.addressof(numbers)
-        return ForeignCall(address, at, memory.scratch, memory.updates, keep)
+        return ForeignCall(native.address, at, memory.scratch, memory.updates, keep)
 
 
 class _Planned:

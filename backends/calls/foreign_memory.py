@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Node
 from stack.ir.traits import is_kernel
 from stack.run.foreign import Value, value_of

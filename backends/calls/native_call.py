@@ -17,10 +17,10 @@ from typing import Any
 from stack.run.backend import CallLayout, Direct
 from stack.run.cache import Cache
 
-from ..mlir import elf, jit, threads, workers
+from ..mlir import elf, jit, threads
+from ..runtime.device import RuntimeValue, Table
+from ..runtime.plan import KernelStep, RuntimeStep
 from ..runtime.program import BlockProgram
-from ..runtime.steps import KernelStep, RuntimeStep
-from ..runtime.values import RuntimeValue, Table
 from .callers_memory import Copy
 from .native_call_text import SYMBOL, TEXT
 
@@ -30,7 +30,7 @@ _TAKES_ONE = 8  # METH_O: takes one argument
 class _Method(ctypes.Structure):
     """PyMethodDef. A Python function does not own it; the object it is bound to keeps it alive."""
 
-    code: jit.KernelLibrary
+    code: jit.NativeKernel
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("call", ctypes.c_void_p),
@@ -54,17 +54,17 @@ def _method(cache: Cache | None) -> _Method | None:
     """
     with _lock:
         if not _methods:
-            library = jit.build(TEXT, [SYMBOL], cache)
-            made = _Method(SYMBOL.encode(), library.addresses[SYMBOL], _TAKES_ONE, None)
-            made.code = library
-            _methods.append(made if isinstance(library.owner, elf.Image) else None)
+            native = jit.build(TEXT, [SYMBOL], cache)[SYMBOL]
+            made = _Method(SYMBOL.encode(), native.address, _TAKES_ONE, None)
+            made.code = native
+            _methods.append(made if isinstance(native.owner, elf.Image) else None)
     return _methods[0]
 
 
 def ahead(cache: Cache | None) -> None:
     """Compile the function in the background, as `pool.ahead` does."""
     if not _methods and threads.cores() > 1:
-        workers.submit(_method, cache)
+        threads.submit(_method, cache)
 
 
 def native_kernels(program: BlockProgram) -> list[tuple[RuntimeStep, jit.NativeKernel]] | None:

@@ -15,25 +15,25 @@ from stack.run.cache import Cache
 from stack.run.foreign import ForeignCall, Value, value_of
 
 from ..mlir import jit
-from ..mlir.address import address
 from ..mlir.control_flow import ControlFlow
+from ..mlir.host import address
+from ..runtime.device import Array
 from ..runtime.program import BlockProgram
-from ..runtime.values import Array
 from .foreign_memory import ForeignMemory, Place, bytes_of
 from .xla_call_text import CALL, MOVE, SYMBOL, text
 
 VERSION = 0, 1  # of XLA's interface: the oldest minor version with all that the handler uses
 
 _lock = threading.Lock()
-_handlers: list[jit.KernelLibrary] = []  # for this process: empty before the first call
+_handlers: list[jit.NativeKernel] = []  # for this process: empty before the first call
 
 
-def handler(cache: Cache | None) -> jit.KernelLibrary:
+def handler(cache: Cache | None) -> jit.NativeKernel:
     """Returns the compiled handler; compiles it at the first call."""
     with _lock:
         if not _handlers:
             made = text(*VERSION, is_x86=platform.machine() == "x86_64")
-            _handlers.append(jit.build(made, [SYMBOL], cache, optimized=True))
+            _handlers.append(jit.build(made, [SYMBOL], cache, optimized=True)[SYMBOL])
     return _handlers[0]
 
 
@@ -67,7 +67,7 @@ class NativeSteps:
     def call(
         self, nodes: Sequence[Node], given: Sequence[Value], wanted: Sequence[Value]
     ) -> ForeignCall:
-        library = handler(self.cache)
+        native = handler(self.cache)
         plan = _Plan(nodes, given, wanted, self.programs.device.constant)
         for node in nodes:
             if node in self.flows:
@@ -75,9 +75,9 @@ class NativeSteps:
             else:
                 plan.kernel(node, self.load(node))
         memory, numbers = plan.memory, jit.table(plan.numbers())
-        keep = library, numbers, plan.constants, self
+        keep = native, numbers, plan.constants, self
         where = ctypes.addressof(numbers)
-        return ForeignCall(library.addresses[SYMBOL], where, memory.scratch, memory.updates, keep)
+        return ForeignCall(native.address, where, memory.scratch, memory.updates, keep)
 
 
 class _Plan:

@@ -28,8 +28,8 @@ from stack.run.backend import AddressProgram
 from ..device.launch import LoadedKernel
 from ..device.tensors import ALIGNMENT
 from ..device.torch_device import TorchDevice
+from ..runtime.plan import KernelStep
 from ..runtime.program import BlockProgram
-from ..runtime.steps import KernelStep
 from .callers_memory import address_program, callers_values
 
 Tensor = torch.Tensor

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.integers import Integers
+from stack.ir.bounds import Integers
 from stack.ir.node import Block, Node, unique_name, walk
 from stack.ir.traits import contractions, is_loop_sum
 from stack.ir.types import TensorType

@@ -19,8 +19,7 @@ import torch
 from stack.ir.node import Node
 from stack.ir.refusal import KernelRefused
 
-from ..runtime.device import Bound
-from ..runtime.values import RuntimeValue, Table
+from ..runtime.device import Bound, RuntimeValue, Table
 from .driver import DriverError, Function, TensorMap, check, driver, launch_config
 from .torch_device import stream_of
 

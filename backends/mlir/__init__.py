@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping
-from typing import Any
-
-from stack.releases import install_hint
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
-from stack.wings import call_if_here
 
-from . import elf
-from .compiler import cache_of, compile_program, inspect_program, resume_program
+from . import elf, llvm
+from .compiler import compile_program, inspect_program, resume_program, warm
 
 # ops without code generation: their groups run through a library and are labelled so
 REFUSED = "digamma"
 
 
-def _missing() -> str | None:
-    if importlib.util.find_spec("mlir") or importlib.util.find_spec("torch_mlir"):
-        return None
-    return f"install the extra: {install_hint('mlir')}"
-
-
-def _warm(options: Mapping[str, Any]) -> None:
-    call_if_here("mlir-ahead", cache_of(options))
-
-
 def _limits() -> str:
-    if elf.supported():
+    if elf.IS_SUPPORTED:
         return ""
     return (
         "each process compiles its code again and threads are Python's, because cached objects"
@@ -41,7 +25,7 @@ BACKEND = Backend(
     name="mlir",
     compile=compile_program,
     inspect=inspect_program,
-    missing=_missing,
+    missing=llvm.missing,
     lowering=Lowering(
         level="loop",
         stages=(
@@ -68,5 +52,5 @@ BACKEND = Backend(
         hosts="cpu",
     ),
     options=("cache", "excess_precision", "freeze", "hosted", "schedule", "target", "tune"),
-    machine=Machine(_warm, None, lambda _: cpu_at_hand(), _limits, "cpu"),
+    machine=Machine(warm, None, lambda _: cpu_at_hand(), _limits, "cpu"),
 )

@@ -15,14 +15,8 @@ from stack.ir.traits import is_number, is_positions, multiplies, repeats, signs
 from stack.ir.types import I64, DType
 
 from .elementwise import cast, is_short
-from .statements import Statements, lanes_of, memory_element
+from .statements import Statements, lanes_of, memory_type
 from .steps import covers, first_of, load_steps, step_of_index
-
-
-def memory_type(dtype: DType, lanes: int) -> str:
-    """The type that loads and stores of `lanes` elements move."""
-    kind = memory_element(dtype)
-    return f"vector<{lanes}x{kind}>" if lanes else kind
 
 
 class Accesses(Statements):
@@ -37,19 +31,16 @@ class Accesses(Statements):
         total: str | None = None
         stride = 1
         for axis, size in reversed(list(zip(index, memory.shape, strict=True))):
-            if not _is_zero(axis):
+            if not (is_number(axis) and int(axis.attrs["value"].array) == 0):
                 if first:
                     term = first_of(self, axis)
                 else:
-                    term = cast(self, self.on_lanes(axis, lanes), axis.dtype, I64, lanes)
+                    term = cast(self, self.value(axis, lanes), axis.dtype, I64, lanes)
                 if stride != 1:
-                    term = self.do(f"arith.muli {term}, {self._splat(stride, lanes)} : {t}")
+                    term = self.do(f"arith.muli {term}, {self.number(stride, I64, lanes)} : {t}")
                 total = term if total is None else self.do(f"arith.addi {total}, {term} : {t}")
             stride *= int(size)  # pyright: ignore[reportArgumentType]
-        return total if total is not None else self._splat(0, lanes)
-
-    def _splat(self, value: int, lanes: int) -> str:
-        return self.constant(f"dense<{value}> : vector<{lanes}xi64>" if lanes else f"{value} : i64")
+        return total if total is not None else self.number(0, I64, lanes)
 
     def address(self, memory: Node, index: Sequence[Node], lanes: int, first: bool = False) -> str:
         hint, self.hint = self.hint, ""
@@ -58,7 +49,7 @@ class Accesses(Statements):
         result = f"vector<{lanes}x!llvm.ptr>" if lanes else "!llvm.ptr"
         made = self.do(
             f"llvm.getelementptr {self.value(memory)}[{offset}]"
-            f" : (!llvm.ptr, {kind}) -> {result}, {memory_element(memory.dtype)}"
+            f" : (!llvm.ptr, {kind}) -> {result}, {memory_type(memory.dtype)}"
         )
         self.hint = hint
         return made
@@ -73,14 +64,14 @@ class Accesses(Statements):
             made = self._load_scalar(node, index, mask, other, t)
         elif scattered and covers(node, self.cpu.vector_bytes):
             first = self.address(memory, index, 0, first=True)
-            test = self.on_lanes(mask, lanes) if mask is not None else ""
+            test = self.value(mask, lanes) if mask is not None else ""
             made = load_steps(self, node, first, t, test)
             if test:
                 fill = self._fill(other, node.dtype, lanes, t)
                 made = self.do(f"arith.select {test}, {made}, {fill} : vector<{lanes}xi1>, {t}")
         elif scattered or mask is not None:
             address = self.address(memory, index, lanes if scattered else 0)
-            test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
+            test = self.value(mask, lanes) if mask is not None else self._all(lanes)
             fill = self._fill(other, node.dtype, lanes, t)
             align = f"{{alignment = {node.dtype.bytes} : i32}}"
             if scattered:
@@ -98,7 +89,10 @@ class Accesses(Statements):
             self.hint = hint if node.dtype.kind != "b" else ""
             align = f"{{alignment = {node.dtype.bytes} : i64}}"
             made = self.do(f"llvm.load {address} {align} : !llvm.ptr -> {t}")
-        return self._from_memory(made, node.dtype, lanes)
+        if node.dtype.kind != "b":
+            return made
+        zero = self.constant(f"dense<0> : {t}" if lanes else "0 : i8")
+        return self.do(f"arith.cmpi ne, {made}, {zero} : {t}")
 
     def _load_scalar(
         self, node: Node, index: Sequence[Node], mask: Node | None, other: Node | None, t: str
@@ -108,10 +102,10 @@ class Accesses(Statements):
             return self.do(f"llvm.load {self.address(memory, index, 0)} : !llvm.ptr -> {t}")
         # element 0 exists: groups with empty arrays never come here
         offset = self._offset(memory, index, 0)
-        safe = self.do(f"arith.select {self.value(mask)}, {offset}, {self._splat(0, 0)} : i64")
+        safe = self.do(f"arith.select {self.value(mask)}, {offset}, {self.number(0, I64, 0)} : i64")
         address = self.do(
             f"llvm.getelementptr {self.value(memory)}[{safe}]"
-            f" : (!llvm.ptr, i64) -> !llvm.ptr, {memory_element(memory.dtype)}"
+            f" : (!llvm.ptr, i64) -> !llvm.ptr, {memory_type(memory.dtype)}"
         )
         found = self.do(f"llvm.load {address} : !llvm.ptr -> {t}")
         fill = self._fill(other, node.dtype, 0, t)
@@ -124,14 +118,7 @@ class Accesses(Statements):
         if other is None:
             zero = "0.0" if dtype.is_float and not is_short(dtype) else "0"
             return self.constant(f"dense<{zero}> : {t}" if lanes else f"{zero} : {t}")
-        return self.to_memory(self.on_lanes(other, lanes), dtype, lanes)
-
-    def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
-        if dtype.kind != "b":
-            return value
-        t = memory_type(dtype, lanes)
-        zero = self.constant(f"dense<0> : {t}" if lanes else "0 : i8")
-        return self.do(f"arith.cmpi ne, {value}, {zero} : {t}")
+        return self.to_memory(self.value(other, lanes), dtype, lanes)
 
     def to_memory(self, value: str, dtype: DType, lanes: int) -> str:
         """Converts a register value to its type in memory, `memory_type`: bools become bytes."""
@@ -177,8 +164,8 @@ class Accesses(Statements):
         address = self.address(memory, index, lanes if scattered else 0)
         size = value.dtype.bytes
         if scattered:
-            test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
-            self._scatter(stored, address, test, memory_element(value.dtype), lanes, size)
+            test = self.value(mask, lanes) if mask is not None else self._all(lanes)
+            self._scatter(stored, address, test, memory_type(value.dtype), lanes, size)
         elif mask is not None and mask.tensor.rank:
             self.put(
                 f"llvm.intr.masked.store {stored}, {address}, {self.value(mask)}"
@@ -190,18 +177,14 @@ class Accesses(Statements):
         return self.values[memory]
 
 
-def _is_zero(node: Node) -> bool:
-    return is_number(node) and int(node.attrs["value"].array) == 0
-
-
 MOST_LANES = 127  # largest signed byte
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def lane_mask(p: Statements, node: Node) -> str | None:
-    """The mask of a comparison of consecutive positions with another one; None for other nodes."""
+    """The mask of a comparison of consecutive positions with another one; None for others."""
     lanes = lanes_of(node.tensor)
-    if node.op not in MIRRORED or not 0 < lanes <= MOST_LANES or node.args[0].dtype is not I64:
+    if not 0 < lanes <= MOST_LANES or node.args[0].dtype is not I64:
         return None
     steps, reach = [step_of_index(a) for a in node.args], [_reach(a) for a in node.args]
     if steps not in ([1, 0], [0, 1]) or None in reach:

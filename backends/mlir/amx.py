@@ -20,10 +20,8 @@ from stack.target import Mma
 
 from .access import Accesses
 from .elementwise import Unprintable
-from .fetch import FIRST, fetches_of, prefetch
-from .mma import is_stored, mma_of
-from .sums import Operands
-from .views import View, at, loop, step
+from .sums import FIRST, Operands, fetches_of, prefetch, prefetch_part
+from .views import View, at, is_stored, loop, mma_of, step
 
 REGISTERS = 8
 ROWS, ROW_BYTES = 16, 64  # per register
@@ -102,17 +100,14 @@ class _Tiles(Operands):
         below, beside = len(self.offsets) // self.height, self.lanes // mma.lanes
         across = gcd(BLOCK, below), gcd(BLOCK, beside)
         rows, lanes = across[0] * self.height, across[1] * mma.lanes
-
-        def block(i: str, j: str) -> None:
+        counts = below // across[0], beside // across[1]
+        many, self.turns = p.constant(f"{counts[1]} : i64"), counts[0] * counts[1]
+        with loop(p, counts[0]) as i, loop(p, counts[1]) as j:
             left = step(p, self.a.base, i, rows * self.offsets[1], self.a.dtype)
             right = step(p, self.b.base, j, lanes * self.lane_stride, self.b.dtype)
             out = step(p, step(p, target.base, i, rows * row, F32), j, lanes, F32)
             turn = p.do(f"arith.addi {p.do(f'arith.muli {i}, {many} : i64')}, {j} : i64")
             self._block(left, right, out, row, across, turn)
-
-        counts = below // across[0], beside // across[1]
-        many, self.turns = p.constant(f"{counts[1]} : i64"), counts[0] * counts[1]
-        loop(p, counts[0], lambda i: loop(p, counts[1], lambda j: block(i, j)))
 
     def _block(
         self, left: str, right: str, out: str, row: int, across: tuple[int, int], turn: str
@@ -142,8 +137,7 @@ class _Tiles(Operands):
         name, extent = self.axes[depth]
         is_last = depth == len(self.axes) - 1
         by = mma.depth // mma.group if is_last else 1
-
-        def add(k: str) -> None:
+        with loop(p, extent // by) as k:
             a = step(p, left, k, by * self.a_stride[name], self.a.dtype)
             b = step(p, right, k, by * self.b_stride[name], self.b.dtype)
             if not is_last:
@@ -152,13 +146,11 @@ class _Tiles(Operands):
             if self.fetches:
                 count = p.constant(f"{extent // by} : i64")
                 number = p.do(f"arith.addi {p.do(f'arith.muli {turn}, {count} : i64')}, {k} : i64")
-                for fetch in self.fetches:
-                    fetch.step(number, self.turns * (extent // by))
+                for block in self.fetches:
+                    prefetch_part(p, block, number, self.turns * (extent // by))
             if self.is_far():
                 self._ask(b, len(sums[0]))
             self._multiply(a, b, sums)
-
-        loop(p, extent // by, add)
 
     def _ask(self, right: str, beside: int) -> None:
         """Prints prefetches to L1 of the right operand's tiles for the next iteration of the loop.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stack.errors import ParseError, StackError
+from stack.errors import ParseError, StackError, UsageError
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, unique_name, walk
 from stack.ir.refusal import KernelRefused
@@ -16,23 +17,23 @@ from stack.ir.traits import is_kernel
 from stack.phases import phase
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
-from stack.target import Cpu
+from stack.target import Cpu, as_cpu, cpu_at_hand, load
+from stack.target.host import NATIVE, missing_here
 from stack.wings import call_if_here
 
 from ..runtime.control import has_only_kernels
 from ..runtime.names import argument_names, function_name
 from ..runtime.program import BlockProgram
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
-from . import jit, module_batches
+from . import jit
 from .elementwise import Unprintable
 from .host import Host
-from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
-from .module_batches import ENTRY
+from .jit import ENTRY
 from .printer import print_kernel
 
+_FEATURES = re.compile(r"#llvm\.target_features<\[(.*?)\]>")
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
-Body = tuple[tuple[Node, ...], tuple[Node, ...]]  # parameters and results of a kernel's block
 # bytes of a kernel's text: LLVM compiles in this process, where its time has no other limit
 MOST_TEXT = 1 << 20
 
@@ -53,7 +54,6 @@ class DistinctKernel:
     text: str
     name: str
     given: str | None
-    native: jit.NativeKernel | None = None
 
     def readable(self) -> str:
         """The text with the program's names, and source lines as comments."""
@@ -109,56 +109,51 @@ class Compiler:
         self, func: Func, cpu: Cpu, cache: Cache | None, given: Mapping[str, str] | None = None
     ) -> None:
         self.func, self.cpu, self.cache = func, cpu, cache
-        self.nodes = {node: block for block, node in walk(func.body) if is_kernel(node)}
-        self.by_body: dict[Body, DistinctKernel] = {}
+        self.kernels: dict[Node, DistinctKernel] = {}
         self.by_text: dict[str, DistinctKernel] = {}
+        texts: dict[tuple[object, ...], str] = {}  # by parameters and results of a kernel's block
         taken, whys = set[str](), dict[Node, str]()
-        for node, block in self.nodes.items():
-            if _body(node) in self.by_body:
+        for block, node in walk(func.body):
+            if not is_kernel(node):
                 continue
+            body = node.blocks[0].params, node.blocks[0].results
             try:
-                with phase("print"):
-                    text = print_kernel(node, ENTRY, target=cpu)
+                if body not in texts:
+                    with phase("print"):
+                        texts[body] = print_kernel(node, ENTRY, target=cpu)
             except Unprintable as why:
                 whys[node] = str(why)
                 continue
+            text = texts[body]
             if text not in self.by_text:
                 name = unique_name(str(node.attrs["name"]), taken, {})
                 own = (given or {}).get(name)
                 self.by_text[text] = DistinctKernel(node, block, cpu, text, name, own)
-            self.by_body[_body(node)] = self.by_text[text]
+            self.kernels[node] = self.by_text[text]
         if whys:
             raise KernelRefused(whys)
 
-    def distinct(self, node: Node) -> DistinctKernel:
-        """The distinct kernel of a kernel node of the function."""
-        return self.by_body[_body(node)]
-
-    def compile(self) -> None:
-        """Compiles all kernels. Raises KernelRefused with all that cannot be compiled."""
+    def compile(self) -> dict[Node, jit.NativeKernel]:
+        """Compiles all kernels; returns those of kernel nodes. Raises KernelRefused with all that
+        cannot be compiled.
+        """
         kernels, whys = self.by_text.values(), dict[DistinctKernel, str]()
+        made: dict[DistinctKernel, jit.NativeKernel] = {}
         ours = [k.text for k in kernels if k.given is None and len(k.text) <= MOST_TEXT]
-        found = module_batches.build(ours, self.cache)
+        found = jit.build_all(ours, self.cache)
         for kernel in kernels:  # the rest one by one, so that an error belongs to one kernel
             try:
-                kernel.native = found.get(kernel.text) or kernel.compile(self.cache)
+                made[kernel] = found.get(kernel.text) or kernel.compile(self.cache)
+                made[kernel].text = kernel.text if kernel.given is None else ""
             except jit.CompileError as error:
                 whys[kernel] = f"MLIR refuses it: {error}"
-            else:
-                kernel.native.text = kernel.text if kernel.given is None else ""
         if whys:
-            told = ((node, whys.get(self.distinct(node))) for node in self.nodes)
-            raise KernelRefused({node: why for node, why in told if why is not None})
-
-    def load(self, node: Node) -> jit.NativeKernel:
-        """The native kernel of a kernel node, after `compile`."""
-        native = self.distinct(node).native
-        assert native is not None
-        return native
+            raise KernelRefused({n: whys[k] for n, k in self.kernels.items() if k in whys})
+        return {node: made[kernel] for node, kernel in self.kernels.items()}
 
     def describe(self, node: Node) -> Kernel:
         """Returns the record of a kernel node: its name, text, source lines and cost."""
-        kernel = self.distinct(node)
+        kernel = self.kernels[node]
         return describe_kernel(self.func, node, kernel.name, kernel.readable, "mlir")
 
     def stage(self, lower: Callable[[str], str]) -> str:
@@ -177,14 +172,35 @@ class Compiler:
         }
 
     def _assembly(self, text: str) -> str:
-        if is_assembled_here(self.cpu):
-            return jit.assembly(text)
-        return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
+        # the LLVM of this process has one architecture
+        is_arm = platform.machine().lower() in ("aarch64", "arm64")
+        if self.cpu.arch != NATIVE and is_arm != ("neon" in self.cpu.features):
+            return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
+        return jit.assembly(text)
 
 
-def _body(kernel: Node) -> Body:
-    block = kernel.blocks[0]
-    return block.params, block.results
+def cpu_of(options: Mapping[str, Any]) -> Cpu:
+    """The CPU of `options["target"]`; by default this machine's. Raises UsageError."""
+    asked = options.get("target")
+    return as_cpu(load(str(asked))) if asked else cpu_at_hand()
+
+
+def check_runs_here(cpu: Cpu) -> None:
+    """Raise UsageError for a CPU with instructions that this one does not have."""
+    missing = missing_here(cpu.features)
+    if missing:
+        raise UsageError(
+            f"this CPU does not run code for target {cpu.name!r}: it has no {', '.join(missing)};"
+            f" `stackc dump TARGET --target {cpu.name}` prints it"
+        )
+
+
+def check_text_runs_here(text: str) -> None:
+    """Raise UsageError for a module that requires instructions which this CPU does not have."""
+    asked = (f for found in _FEATURES.findall(text) for f in re.findall(r'"\+([^"]+)"', found))
+    missing = missing_here(dict.fromkeys(asked))
+    if missing:
+        raise UsageError(f"this CPU does not run the kernel: it has no {', '.join(missing)}")
 
 
 def cache_of(options: Mapping[str, Any]) -> Cache | None:
@@ -192,12 +208,14 @@ def cache_of(options: Mapping[str, Any]) -> Cache | None:
     return Cache(cache_folder() / "mlir") if options.get("cache", True) else None
 
 
-def resume_program(func: Func, texts: Mapping[str, str], options: dict[str, Any]) -> Executable:
-    """Compiles a program, some of whose kernels are given as MLIR text, by name."""
-    return _executable(Compiler(func, cpu_of(options), cache_of({}), texts), options)
+def warm(options: Mapping[str, Any]) -> None:
+    """Starts to compile the native function of calls, which all programs share."""
+    call_if_here("mlir-ahead", cache_of(options))
 
 
-def compile_program(func: Func, options: dict[str, Any]) -> Executable:
+def compile_program(
+    func: Func, options: dict[str, Any], texts: Mapping[str, str] | None = None
+) -> Executable:
     """Compiles to vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
 
     Options:
@@ -208,16 +226,13 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
         `freeze=True`: computes everything that depends only on weights once; see `stack.compile`.
     """
-    cpu = cpu_of(options)
+    cpu, cache = cpu_of(options), cache_of(options)
     if options.get("target"):
         check_runs_here(cpu)
-    return _executable(Compiler(func, cpu, cache_of(options)), options)
-
-
-def _executable(compiler: Compiler, options: dict[str, Any]) -> Executable:
-    compiler.compile()
-    func, cache = compiler.func, compiler.cache
-    program = BlockProgram(func.body, Host(cache), compiler.load, options.get("call_opaque"))
+    compiler = Compiler(func, cpu, cache, texts)
+    kernels = compiler.compile()
+    load = kernels.__getitem__
+    program = BlockProgram(func.body, Host(cache), load, options.get("call_opaque"))
     return Executable(
         run=program.run,
         kernels=program.describe(func, compiler.describe, has_only_kernels),
@@ -227,10 +242,13 @@ def _executable(compiler: Compiler, options: dict[str, Any]) -> Executable:
         peak_bytes=program.arena_bytes,
         profile=program.profile,
         drain=program.run,
-        foreign=functools.cache(
-            lambda: call_if_here("mlir-xla", func, program, compiler.load, cache)
-        ),
+        foreign=functools.cache(lambda: call_if_here("mlir-xla", func, program, load, cache)),
     )
+
+
+def resume_program(func: Func, texts: Mapping[str, str], options: dict[str, Any]) -> Executable:
+    """Compiles a program, some of whose kernels are given as MLIR text, by name."""
+    return compile_program(func, options, texts)
 
 
 def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:

@@ -13,11 +13,12 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_contraction, is_elementwise, spread
 
-from .access import Accesses, memory_type
+from .access import Accesses
 from .amx import store_sums
 from .copies import copy
 from .elementwise import Unprintable, emit
 from .micro_kernel import multiply
+from .statements import memory_type
 from .views import View, each_row, in_rows, is_view, sizes, strides, view
 
 
@@ -27,33 +28,26 @@ def cost(node: Node) -> float:
     return 2.0 * math.prod(s for s in extents.values() if isinstance(s, int))
 
 
-def block(p: Accesses, node: Node) -> str:
+def block(p: Accesses, node: Node) -> list[str]:
     """Prints the statements of a node of several rows.
 
-    Returns the name of its value, or the names of its rows, joined by `|`.
+    Returns the name of its value, or the names of its rows.
     """
-    hint, p.hint = p.hint, ""
-    made = _block(p, node)
-    p.hint = hint
-    return made if isinstance(made, str) else "|".join(made)
-
-
-def _block(p: Accesses, node: Node) -> str | list[str]:
     if node.op == "store":
-        return _store(p, node)
+        return [_store(p, node)]
     if is_view(p, node):
         if is_contraction(node):
             p.deferred[node] = lambda base: store_sums(p, node, in_rows(node, base))
-        return ""
+        return []
     if is_contraction(node):
         return multiply(p, node)
     if is_alias(node):
         return _regroup(p, node)
     axes = spread(node)
     if axes == ():
-        return [p.on_lanes(node.args[0], _lanes(node))] * _count(node)
+        return [p.value(node.args[0], sizes(node)[-1])] * math.prod(sizes(node)[:-1])
     if axes == (node.tensor.rank - 1,):
-        return rows(p, node.args[0]) * _count(node)
+        return rows(p, node.args[0]) * math.prod(sizes(node)[:-1])
     if is_elementwise(node):
         return _elementwise(p, node)
     raise Unprintable(f"op {node.op} of {node.type}")
@@ -64,15 +58,7 @@ def rows(p: Accesses, node: Node) -> list[str]:
     if not is_view(p, node):
         return p.values[node].split("|")
     where = view(p, node)
-    return [where.read(p, address, _lanes(node)) for address in each_row(p, where)]
-
-
-def _lanes(node: Node) -> int:
-    return sizes(node)[-1]
-
-
-def _count(node: Node) -> int:
-    return math.prod(sizes(node)[:-1])
+    return [where.read(p, address, sizes(node)[-1]) for address in each_row(p, where)]
 
 
 def _regroup(p: Accesses, node: Node) -> list[str]:
@@ -81,7 +67,7 @@ def _regroup(p: Accesses, node: Node) -> list[str]:
     Raises Unprintable for other reshapes, and for scalars.
     """
     source = node.args[0]
-    if not source.tensor.rank or not node.tensor.rank or _lanes(node) != _lanes(source):
+    if not source.tensor.rank or not node.tensor.rank or sizes(node)[-1] != sizes(source)[-1]:
         raise Unprintable(f"a reshape of {source.type} to {node.type}")
     return rows(p, source)
 
@@ -100,17 +86,18 @@ def _store(p: Accesses, node: Node) -> str:
     elif is_view(p, value):
         copy(p, view(p, value), target)
     else:
-        t = memory_type(value.dtype, _lanes(value))
+        t = memory_type(value.dtype, sizes(value)[-1])
         align = f"{{alignment = {value.dtype.bytes} : i64}}"
         for row, address in zip(made, each_row(p, target)):
-            stored = p.to_memory(row, value.dtype, _lanes(value))
+            stored = p.to_memory(row, value.dtype, sizes(value)[-1])
             p.put(f"llvm.store {stored}, {address} {align} : {t}, !llvm.ptr")
     return p.values[memory]
 
 
 def _elementwise(p: Accesses, node: Node) -> list[str]:
-    lanes = _lanes(node)
+    lanes = sizes(node)[-1]
     args = [
-        rows(p, a) if a.tensor.rank else [p.on_lanes(a, lanes)] * _count(node) for a in node.args
+        rows(p, a) if a.tensor.rank else [p.value(a, lanes)] * math.prod(sizes(node)[:-1])
+        for a in node.args
     ]
     return [emit(p, node, list(parts), lanes) for parts in zip(*args, strict=True)]

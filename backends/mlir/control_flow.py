@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stack.ir.memory_reuse import overwritten, owner, reusable, reused
+from stack.ir.memory import overwritten, owner, reusable, reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_control, is_kernel, is_while
 from stack.ir.types import TensorType
@@ -22,7 +22,6 @@ from stack.target.record import LINE
 
 from ..runtime.device import Load
 from . import jit
-from .address import address
 from .control_flow_text import NAME, WORD, FunctionText
 
 # bytes of a kernel's text up to which it is inlined: a call takes as long as a few instructions
@@ -50,15 +49,15 @@ class ControlFlow(jit.NativeKernel):
         cache: Cache | None,
     ) -> None:
         try:
-            code, library = _built(node, read, load, constant, cache, MOST_INLINED)
+            code, native = _built(node, read, load, constant, cache, MOST_INLINED)
         except jit.CompileError:  # with all kernels in one function; each alone compiles
-            code, library = _built(node, read, load, constant, cache, 0)
-        super().__init__(NAME, library.addresses[NAME], (library, code))
+            code, native = _built(node, read, load, constant, cache, 0)
+        super().__init__(NAME, native.address, (native, code))
         self.read = tuple(read)
         self.scratch = code.text.scratch
         self.updated = {i: number for i, number in reusable(node).items() if i in read}
         memory = np.empty(self.scratch + LINE, np.uint8)
-        start = address(memory)
+        start = memory.ctypes.data
         self._held = memory
         self.fixed = (start + -start % LINE, *code.text.fixed)
 
@@ -70,13 +69,13 @@ def _built(
     constant: Constant,
     cache: Cache | None,
     most: int,
-) -> tuple[_Code, jit.KernelLibrary]:
+) -> tuple[_Code, jit.NativeKernel]:
     """Compiles the function; kernels with at most `most` bytes of text are inlined."""
     code = _Code(FunctionText(len(node.args) + len(read)), load, constant, most)
     args, outs = code.text.given[: len(node.args)], code.text.given[len(node.args) :]
     places = dict(zip(read, outs, strict=True))
     code.control(node, args, [places.get(i) for i in range(len(node.types))])
-    return code, jit.build(code.text.module(), [NAME], cache, optimized=True)
+    return code, jit.build(code.text.module(), [NAME], cache, optimized=True)[NAME]
 
 
 def updated(body: Block) -> set[int]:
@@ -227,7 +226,7 @@ class _Code:
     def _constant(self, node: Node) -> str:
         array = self.constant(node)
         self.kept.append(array)
-        return self.text.at(address(array))
+        return self.text.at(array.ctypes.data)
 
 
 def _arena_bytes(block: Block) -> int:

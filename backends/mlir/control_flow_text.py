@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from stack.ir.types import DType
 from stack.target.record import LINE
 
-from .module_batches import module_of
+from .jit import module_of
 
 NAME = "control_flow"
 WORD = ctypes.sizeof(ctypes.c_int64)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from stack.ir.types import I32, DType
 
-from .access import Accesses, memory_type
+from .access import Accesses
 from .elementwise import cast, shaped
+from .statements import memory_type
 from .views import View, at, loop, step
 
 LANES, COLUMNS = 16, 4  # a transpose in registers takes 16 rows of 4 words
@@ -23,7 +25,8 @@ def copy(p: Accesses, source: View, target: View) -> None:
     lanes = axes[-1]
     close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
     if lanes[1] == lanes[2] == 1:
-        _rows(p, source, target, axes)
+        with _nest(p, source, target, axes[:-1]) as (a, b):  # row by row
+            _write(p, target, source.read(p, a, lanes[0]), b, lanes[0])
     elif source.to.bytes * lanes[0] == WORD and axes[-2:-1] and _is_line(axes[-2], lanes):
         _zipped(p, source, target, axes)
     elif _takes_turns(p, source, axes):
@@ -32,11 +35,11 @@ def copy(p: Accesses, source: View, target: View) -> None:
         outer = [a for a in axes[:-1] if a is not close[-1]]
         _squares(p, source, read, target, outer, close[-1], lanes)
     else:
-        _nest(p, source, target, axes, lambda a, b: _write(p, target, source.read(p, a, 0), b, 0))
+        with _nest(p, source, target, axes) as (a, b):
+            _write(p, target, source.read(p, a, 0), b, 0)
 
 
 Axis = tuple[int, int, int]  # size, stride in the source, stride in the target
-Body = Callable[[str, str], None]
 
 
 def _coalesced(source: View, target: View) -> list[Axis]:
@@ -57,28 +60,20 @@ def _write(p: Accesses, target: View, value: str, address: str, lanes: int) -> N
     p.put(f"llvm.store {value}, {address} {align} : {memory_type(target.dtype, lanes)}, !llvm.ptr")
 
 
-def _nest(p: Accesses, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:
-    """Prints nested loops over the axes of a copy, around the statements that `body` prints.
+@contextmanager
+def _nest(
+    p: Accesses, source: View, target: View, axes: Sequence[Axis]
+) -> Generator[tuple[str, str]]:
+    """Prints nested loops over the axes of a copy, around the statements that are printed inside.
 
-    `body` gets the current addresses in source and target.
+    Yields the current addresses in source and target.
     """
-
-    def go(depth: int, a: str, b: str) -> None:
-        if depth == len(axes):
-            body(a, b)
-            return
-        size, first, second = axes[depth]
-
-        def inner(k: str) -> None:
-            go(
-                depth + 1,
-                step(p, a, k, first, source.dtype),
-                step(p, b, k, second, target.dtype),
-            )
-
-        loop(p, size, inner)
-
-    go(0, source.base, target.base)
+    a, b = source.base, target.base
+    with ExitStack() as loops:
+        for size, first, second in axes:
+            k = loops.enter_context(loop(p, size))
+            a, b = step(p, a, k, first, source.dtype), step(p, b, k, second, target.dtype)
+        yield a, b
 
 
 def _begin(p: Accesses, k: str, width: int, size: int) -> str:
@@ -90,16 +85,6 @@ def _begin(p: Accesses, k: str, width: int, size: int) -> str:
     if size % width:
         begin = p.do(f"arith.minsi {begin}, {p.constant(f'{size - width} : i64')} : i64")
     return begin
-
-
-def _rows(p: Accesses, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Copies whole rows: the last axis is contiguous in source and target."""
-    *outer, (lanes, _, _) = axes
-
-    def row(a: str, b: str) -> None:
-        _write(p, target, source.read(p, a, lanes), b, lanes)
-
-    _nest(p, source, target, outer, row)
 
 
 def _is_line(axis: Axis, inner: Axis) -> bool:
@@ -148,12 +133,9 @@ def _zipped(p: Accesses, source: View, target: View, axes: Sequence[Axis]) -> No
     The last axis counts the rows, the axis before it the lanes of a row.
     """
     *outer, (lanes, _, _), (count, apart, _) = axes
-
-    def row(a: str, b: str) -> None:
+    with _nest(p, source, target, outer) as (a, b):
         rows = [source.read(p, at(p, a, i * apart, source.dtype), lanes) for i in range(count)]
         _write(p, target, zipped(p, rows, source.to, lanes), b, count * lanes)
-
-    _nest(p, source, target, outer, row)
 
 
 def _takes_turns(p: Accesses, source: View, axes: Sequence[Axis]) -> bool:
@@ -172,21 +154,13 @@ def _interleaved(p: Accesses, source: View, target: View, axes: Sequence[Axis]) 
     most = p.cpu.vector_bytes // source.to.bytes
     width = min(most, 1 << (size.bit_length() - 1))
     t = shaped(source.to, width)
-
-    def rows(a: str, b: str) -> None:
-        def vectors(k: str) -> None:
-            begin = _begin(p, k, width, size)
-            left = step(p, a, begin, 1, source.dtype)
-            right = step(p, b, begin, count, target.dtype)
-            lines = [
-                source.read(p, at(p, left, i * apart, source.dtype), width) for i in range(count)
-            ]
-            for i, made in enumerate(_in_turns(p, lines, t, width)):
-                _write(p, target, made, at(p, right, i * width, target.dtype), width)
-
-        loop(p, -(-size // width), vectors)
-
-    _nest(p, source, target, outer, rows)
+    with _nest(p, source, target, outer) as (a, b), loop(p, -(-size // width)) as k:
+        begin = _begin(p, k, width, size)
+        left = step(p, a, begin, 1, source.dtype)
+        right = step(p, b, begin, count, target.dtype)
+        lines = [source.read(p, at(p, left, i * apart, source.dtype), width) for i in range(count)]
+        for i, made in enumerate(_in_turns(p, lines, t, width)):
+            _write(p, target, made, at(p, right, i * width, target.dtype), width)
 
 
 def _in_turns(p: Accesses, lines: list[str], t: str, width: int) -> list[str]:
@@ -268,8 +242,10 @@ def _squares(
         made = zipped(p, parts, read.to, COLUMNS)
         return made if many == 1 else _bits(p, made, read.to, many * COLUMNS, word, COLUMNS)
 
-    def panel(a: str, b: str) -> None:
-        def columns(c: str) -> None:
+    with _nest(p, source, target, outer) as (a, b), loop(p, -(-lane[0] // width)) as k:
+        begin = _begin(p, k, width, lane[0])
+        a, b = step(p, a, begin, lane[1], source.dtype), step(p, b, begin, 1, target.dtype)
+        with loop(p, -(-column[0] // COLUMNS)) as c:
             begin = _begin(p, c, COLUMNS, column[0])
             left = step(p, a, begin, 1, source.dtype)
             right = step(p, b, begin, column[2], target.dtype)
@@ -279,17 +255,6 @@ def _squares(
                     made = _bits(p, made, word, LANES, read.to, width)
                 made = cast(p, made, read.to, source.to, width)
                 _write(p, target, made, at(p, right, i * column[2], target.dtype), width)
-
-        loop(p, -(-column[0] // COLUMNS), columns)
-
-    def panels(a: str, b: str) -> None:
-        def some(k: str) -> None:
-            begin = _begin(p, k, width, lane[0])
-            panel(step(p, a, begin, lane[1], source.dtype), step(p, b, begin, 1, target.dtype))
-
-        loop(p, -(-lane[0] // width), some)
-
-    _nest(p, source, target, outer, panels)
 
 
 def _bits(p: Accesses, x: str, source: DType, many: int, target: DType, lanes: int) -> str:

@@ -66,40 +66,30 @@ def is_short(dtype: DType) -> bool:
     return dtype.is_float and dtype.bits == 16
 
 
-def element(dtype: DType) -> str:
-    """The MLIR type of a value in a register.
+def shaped(dtype: DType, lanes: int = 0) -> str:
+    """The MLIR type of `lanes` values in registers; 0 is a scalar.
 
     16-bit floats are integers of the same width. LLVM cannot compile every vector of them on every
     CPU: it aborts if 9, 17 or 33 bf16 are live across basic blocks.
     """
     if dtype.kind == "b":
-        return "i1"
-    if dtype.kind == "c":
+        kind = "i1"
+    elif dtype.kind == "c":
         raise Unprintable(f"no code for {dtype}")
-    return dtype.name if dtype.is_float and not is_short(dtype) else f"i{dtype.bits}"
-
-
-def shaped(dtype: DType, lanes: int) -> str:
-    """The MLIR type of `lanes` values; 0 is a scalar."""
-    return f"vector<{lanes}x{element(dtype)}>" if lanes else element(dtype)
+    else:
+        kind = dtype.name if dtype.is_float and not is_short(dtype) else f"i{dtype.bits}"
+    return f"vector<{lanes}x{kind}>" if lanes else kind
 
 
 def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
     """Print an elementwise node and return its value; `args` already have the node's lanes."""
-    dtype = node.args[0].dtype
     special = _SPECIAL.get(node.op)
     if special is not None:
         return special(scope, node, args, lanes)
-    if is_short(dtype):
-        raise Unprintable(f"{node.op} of {dtype}: kernels compute in f32")
-    if node.op in _COMPARE_FLOAT:
-        return _compare(scope, node.op, dtype, args, lanes)
-    if dtype.is_float:
-        op = node.op if _contracts(node) else f"{node.op} alone"
-        return _float(scope, op if op in _FLOAT else node.op, dtype, args, lanes)
-    if dtype.kind == "b":
-        return _bool(scope, node.op, args, lanes)
-    return _integer(scope, node.op, dtype, args, lanes)
+    dtype, op = node.args[0].dtype, node.op
+    if dtype.is_float and f"{op} alone" in _FLOAT and not _contracts(node):
+        op = f"{op} alone"
+    return apply(scope, op, dtype, args, lanes)
 
 
 def _contracts(node: Node) -> bool:
@@ -115,27 +105,21 @@ def _contracts(node: Node) -> bool:
     return node.op == "mul" or any(map(is_loop_sum, node.args))
 
 
-def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:
-    """Prints an op that combines two values, such as the add or max of a reduction.
+def apply(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    """Prints an op on values of one type and returns its result.
 
-    Raises Unprintable for 16-bit floats.
+    Raises Unprintable if there is no code for it, and for 16-bit floats.
     """
     if is_short(dtype):
-        raise Unprintable(f"{op} of {dtype}: kernels compute in f32")
-    if dtype.is_float:
-        return _float(scope, op, dtype, [a, b], lanes)
-    if dtype.kind == "b":
-        return _bool(scope, op, [a, b], lanes)
-    return _integer(scope, op, dtype, [a, b], lanes)
-
-
-def _float(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    if op in _FLOAT:
-        return scope.do(_FLOAT[op].format(*args, t=shaped(dtype, lanes)))
-    steps = _FLOAT_STEPS.get(op)
-    if steps is not None:
-        return steps(scope, op, dtype, args, lanes)
-    return _function(scope, op, dtype, args, lanes)
+        raise Unprintable(f"{op.split()[0]} of {dtype}: kernels compute in f32")
+    if op in _COMPARE_FLOAT:
+        return _compare(scope, op, dtype, args, lanes)
+    kind = "float" if dtype.is_float else "bool" if dtype.kind == "b" else "integer"
+    if op in _TEXTS[kind]:
+        sign = "s" if dtype.kind == "i" else "u"
+        return scope.do(_TEXTS[kind][op].format(*args, t=shaped(dtype, lanes), s=sign))
+    steps = _STEPS[kind].get(op, _function)
+    return steps(scope, op, dtype, args, lanes)
 
 
 def _remainder(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
@@ -153,7 +137,7 @@ def _function(scope: Scope, name: str, dtype: DType, args: Sequence[str], lanes:
     if dtype.name not in ("f32", "f64") or not (functions.supported(name) or name in BINARY_LIBM):
         raise Unprintable(f"no code for {name} of {dtype}")
     if lanes == 1:  # functions for one lane take scalars
-        one, t = shaped(dtype, 1), element(dtype)
+        one, t = shaped(dtype, 1), shaped(dtype)
         parts = [scope.do(f"vector.extract {a}[0] : {t} from {one}") for a in args]
         return scope.do(
             f"vector.broadcast {_function(scope, name, dtype, parts, 0)} : {t} to {one}"
@@ -185,24 +169,10 @@ def _compare(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: in
     return scope.do(f"arith.cmpi {signed}, {args[0]}, {args[1]} : {t}")
 
 
-def _bool(scope: Scope, op: str, args: Sequence[str], lanes: int) -> str:
-    t = f"vector<{lanes}xi1>" if lanes else "i1"
-    if op in _BOOL:
-        return scope.do(_BOOL[op].format(*args, t=t))
-    if op != "not":
-        raise Unprintable(f"no code for {op} of bool")
+def _negated(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    t = shaped(dtype, lanes)
     inner = f"dense<true> : {t}" if lanes else "true"
     return scope.do(f"arith.xori {args[0]}, {scope.do(f'arith.constant {inner}')} : {t}")
-
-
-def _integer(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    if op in _INTEGER:
-        sign = "s" if dtype.kind == "i" else "u"
-        return scope.do(_INTEGER[op].format(*args, t=shaped(dtype, lanes), s=sign))
-    steps = _INTEGER_STEPS.get(op)
-    if steps is None:
-        raise Unprintable(f"no code for {op} of {dtype}")
-    return steps(scope, op, dtype, args, lanes)
 
 
 def _minus(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
@@ -416,10 +386,14 @@ def _round_to_odd(scope: Scope, x: str, lanes: int) -> str:
 
 
 Steps = Callable[[Scope, str, DType, Sequence[str], int], str]
-_FLOAT_STEPS: dict[str, Steps] = {"rem": _remainder, "isfinite": _is_finite, "sign": _sign}
-_INTEGER_STEPS: dict[str, Steps] = {
-    "shl": _shift, "shr": _shift, "pow": _power, "div": _divide, "rem": _divide, "neg": _minus,
-    "not": _flipped, "abs": _size, "sign": _integer_sign,
+_TEXTS = {"float": _FLOAT, "bool": _BOOL, "integer": _INTEGER}
+_STEPS: dict[str, dict[str, Steps]] = {
+    "float": {"rem": _remainder, "isfinite": _is_finite, "sign": _sign},
+    "bool": {"not": _negated},
+    "integer": {
+        "shl": _shift, "shr": _shift, "pow": _power, "div": _divide, "rem": _divide, "neg": _minus,
+        "not": _flipped, "abs": _size, "sign": _integer_sign,
+    },
 }  # fmt: skip
 _SPECIAL: dict[str, Callable[[Scope, Node, Sequence[str], int], str]] = {
     "select": _select,

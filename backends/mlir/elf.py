@@ -17,6 +17,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# objects of this machine's JIT can be loaded here
+IS_SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64"
+
 X86_64 = 62  # ELF's number of the machine
 SHT_RELA, SHT_SYMTAB, SHT_NOBITS = 4, 2, 8
 SHF_WRITE, SHF_ALLOC = 1, 2
@@ -33,11 +36,6 @@ class LoadError(Exception):
     """The bytes are not an object that this loader supports."""
 
 
-def supported() -> bool:
-    """True if objects of this machine's JIT can be loaded here."""
-    return sys.platform == "linux" and platform.machine() == "x86_64"
-
-
 @dataclass(frozen=True)
 class Section:
     """One entry of the section header table."""
@@ -50,7 +48,6 @@ class Section:
     link: int
     info: int
     align: int
-    entry: int
 
 
 @dataclass
@@ -61,52 +58,15 @@ class Image:
     memory: mmap.mmap
 
 
-def _sections(data: bytes, machine: int) -> list[Section]:
-    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", data, 16) != (1, machine):
-        raise LoadError("not a relocatable ELF object of this machine")
-    (start,) = struct.unpack_from("<Q", data, 40)
-    _, count, names = struct.unpack_from("<HHH", data, 58)
-    raw = [struct.unpack_from("<IIQQQQIIQQ", data, start + 64 * i) for i in range(count)]
-    strings = raw[names][4]
-    return [
-        Section(_text(data, strings + n), kind, flags, off, size, link, info, max(align, 1), entry)
-        for n, kind, flags, _, off, size, link, info, align, entry in raw
-    ]
-
-
-def _text(data: bytes, start: int) -> str:
-    return data[start : data.index(b"\0", start)].decode()
-
-
-def _layout(sections: list[Section]) -> tuple[dict[int, int], int, int]:
-    """Offsets of sections in memory, code and constants first, then data; and the sizes of both."""
-    places: dict[int, int] = {}
-    end, frozen = 0, 0
-    for writable in (0, SHF_WRITE):
-        for i, s in enumerate(sections):
-            # .eh_frame is omitted, because nothing unwinds through a kernel
-            if s.flags & SHF_ALLOC and s.flags & SHF_WRITE == writable and s.name != ".eh_frame":
-                end = -(-end // s.align) * s.align
-                places[i] = end
-                end += s.size
-        if not writable:
-            frozen = end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
-    return places, frozen, max(end, 1)
-
-
 def load(data: bytes, resolve: Resolve) -> Image:
     """Load an object into memory; `resolve` returns addresses of symbols it does not define."""
     try:
-        return _load(data, resolve)
+        made = Object(data)
+        memory = mmap.mmap(-1, made.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        exported = made.place(memory, base, resolve)
     except (struct.error, ValueError, IndexError, OSError, OverflowError) as error:
         raise LoadError(f"malformed object: {error}") from error
-
-
-def _load(data: bytes, resolve: Resolve) -> Image:
-    made = Object(data)
-    memory = mmap.mmap(-1, made.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    exported = made.place(memory, base, resolve)
     if made.frozen:
         libc = ctypes.CDLL(None, use_errno=True)
         done = libc.mprotect(
@@ -118,12 +78,38 @@ def _load(data: bytes, resolve: Resolve) -> Image:
 
 
 class Object:
-    """An object file and its size in memory, of which the first `frozen` bytes are read-only."""
+    """An object file, and where its sections are in memory: code and constants first, then data.
+
+    Attributes:
+        places: offsets of sections in memory, by number.
+        frozen: size of the read-only part.
+        size: bytes of memory.
+    """
 
     def __init__(self, data: bytes, machine: int = X86_64) -> None:
+        if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", data, 16) != (1, machine):
+            raise LoadError("not a relocatable ELF object of this machine")
         self.data = data
-        self.sections = _sections(data, machine)
-        self.places, self.frozen, self.size = _layout(self.sections)
+        (start,) = struct.unpack_from("<Q", data, 40)
+        _, count, names = struct.unpack_from("<HHH", data, 58)
+        raw = [struct.unpack_from("<IIQQQQIIQQ", data, start + 64 * i) for i in range(count)]
+        strings = raw[names][4]
+        self.sections = [
+            Section(_text(data, strings + n), kind, flags, off, size, link, info, max(align, 1))
+            for n, kind, flags, _, off, size, link, info, align, _ in raw
+        ]
+        self.places: dict[int, int] = {}
+        end = self.frozen = 0
+        for writable in (0, SHF_WRITE):
+            for i, s in enumerate(self.sections):
+                is_loaded = s.flags & SHF_ALLOC and s.flags & SHF_WRITE == writable
+                # .eh_frame is omitted, because nothing unwinds through a kernel
+                if is_loaded and s.name != ".eh_frame":
+                    self.places[i] = -(-end // s.align) * s.align
+                    end = self.places[i] + s.size
+            if not writable:
+                self.frozen = end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.size = max(end, 1)
 
     def place(
         self, memory: Memory, base: int, resolve: Resolve, relocate: Relocate | None = None
@@ -133,7 +119,25 @@ class Object:
             s = self.sections[i]
             if s.kind != SHT_NOBITS:
                 memory[at : at + s.size] = self.data[s.offset : s.offset + s.size]
-        names, values, exported = self._symbols(base)
+        symbols = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
+        if symbols is None:
+            raise LoadError("no symbol table")
+        strings = self.sections[symbols.link].offset
+        names: list[str] = []
+        values: list[int | None] = []  # addresses of symbols
+        exported: dict[str, int] = {}
+        for at in range(symbols.offset, symbols.offset + symbols.size, 24):
+            start, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", self.data, at)
+            name = _text(self.data, strings + start)
+            if section >= SHN_LORESERVE and section != SHN_ABS:
+                raise LoadError(f"symbol {name!r} is in no section")
+            address = value if section == SHN_ABS else None
+            if section in self.places:
+                address = base + self.places[section] + value
+            if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
+                exported[name] = address
+            names.append(name)
+            values.append(address)
         for s in self.sections:
             if s.kind != SHT_RELA or s.info not in self.places:
                 continue
@@ -149,29 +153,9 @@ class Object:
                 (relocate or _relocate)(memory, where, base + where, kind, target + addend)
         return exported
 
-    def _symbols(self, base: int) -> tuple[list[str], list[int | None], dict[str, int]]:
-        """Names and addresses of all symbols, and the addresses of exported functions."""
-        table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
-        if table is None:
-            raise LoadError("no symbol table")
-        strings = self.sections[table.link].offset
-        values: list[int | None] = []
-        names: list[str] = []
-        exported: dict[str, int] = {}
-        for at in range(table.offset, table.offset + table.size, 24):
-            name, info, _, shndx, value, _ = struct.unpack_from("<IBBHQQ", self.data, at)
-            label = _text(self.data, strings + name)
-            if shndx == SHN_ABS:
-                address = value
-            elif shndx >= SHN_LORESERVE:
-                raise LoadError(f"symbol {label!r} is in no section")
-            else:
-                address = base + self.places[shndx] + value if shndx in self.places else None
-            if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
-                exported[label] = address
-            names.append(label)
-            values.append(address)
-        return names, values, exported
+
+def _text(data: bytes, start: int) -> str:
+    return data[start : data.index(b"\0", start)].decode()
 
 
 def _relocate(memory: Memory, where: int, place: int, kind: int, value: int) -> None:

@@ -2,35 +2,63 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from stack.errors import StackError
+from stack.ir.data import encode, storage_dtype
 from stack.ir.node import Node
-from stack.ir.storage import encode, storage_dtype
 from stack.run.cache import Cache
 from stack.target.record import LINE
 from stack.wings import part
 
 from ..runtime.control import has_only_kernels
 from ..runtime.device import CallOpaque, DeviceKernel, LibraryCall, Load, Make, Work
-from .address import address
 from .control_flow import ControlFlow
 from .library import library_of
 
+# ---- the data address of an array, which every call needs for every array
 
+_WORD = ctypes.c_size_t
+_HEAD = object.__basicsize__  # the object header; in NumPy arrays, the data address follows it
+
+
+def _read(array: np.ndarray) -> int:
+    return _WORD.from_address(id(array) + _HEAD).value
+
+
+def _asked(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _fastest() -> Callable[[np.ndarray], int]:
+    """Returns the fastest function from an array to its data address.
+
+    If the object layout is as expected, it reads the address from the array object, in a sixth of
+    the time of `__array_interface__`.
+    """
+    arrays = np.zeros(3), np.zeros((4, 2), np.float32)[1:]
+    is_known = sys.implementation.name == "cpython" and all(_read(a) == _asked(a) for a in arrays)
+    return _read if is_known else _asked
+
+
+address = _fastest()
+
+
+@dataclass(eq=False)
 class Host:
     """This machine's memory. `cache` is for compiled control flow."""
 
+    cache: Cache | None = None
     out_of_memory = MemoryError
-
-    def __init__(self, cache: Cache | None = None) -> None:
-        self.cache = cache
 
     def memory(self, size: int, what: str) -> np.ndarray:
         return self.allocator((size,), np.dtype(np.uint8), what)()

@@ -8,8 +8,7 @@ from stack.errors import StackError
 from stack.ir.func import Func
 from stack.target import Target
 
-from . import bindings
-from .jit import PIPELINE
+from . import llvm
 
 
 def inner_passes(
@@ -19,8 +18,8 @@ def inner_passes(
 
     `kernels` are the texts of a run's kernels, which are lowered again.
     """
-    mlir, context = bindings.bindings(), bindings.context()
-    names = PIPELINE.partition("(")[2].rstrip(")").split(",")
+    mlir, context = llvm.bindings(), llvm.context()
+    names = llvm.PIPELINE.partition("(")[2].rstrip(")").split(",")
     try:
         modules = [mlir.ir.Module.parse(text, context) for text in dict.fromkeys(kernels)]
         for name in names:

@@ -1,5 +1,10 @@
 """Compiles MLIR text to native code: lower, compile, cache, load, call.
 
+The kernels of a program are compiled in one module per core, or fewer if there is little text. A
+module costs LLVM as much as a small kernel, whatever it contains, and functions that several of its
+kernels call are compiled once. Modules are compiled concurrently. Each kernel has a cache entry
+that names its module, and its name in it, so that a program finds kernels it shares with another.
+
 A kernel takes one pointer, to a table of 8-byte slots that contain buffer addresses and integers.
 The thread pool passes the same pointer to every thread, so arguments are packed only once, and a
 call from Python costs one ctypes call.
@@ -14,25 +19,24 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stack.phases import phase
 from stack.run.cache import Cache
 
-from ..runtime.device import Bound
-from ..runtime.values import RuntimeValue
-from . import bindings, c_api, elf, execution_engine, locations, pool, portable_pool, threads
-from .fatal_errors import CompileError
+from ..runtime.device import Bound, RuntimeValue
+from . import elf, llvm, locations, pool, threads
+from .llvm import CompileError
 
-PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 # Printed kernels are already vectorized, unrolled, and without common subexpressions. LLVM's passes
 # over its IR make them no faster, but take as long as code generation. Code generation (registers,
 # instruction order, loop-invariant code) is the same at every level; a test checks this.
@@ -41,25 +45,20 @@ MADE_OF_OTHERS = 2  # for functions that need inlining, and memory promoted to r
 
 # Increase it when text is compiled differently without a change of any other part of the key.
 FORMAT = "stack.mlir/2"
+ENTRY = "kernel"  # the function of a kernel's text
+PLACE = "place of\n"  # begins the keys of the entries that name the module of a kernel
+# bytes of text that take LLVM several times as long as the overhead of a module and a thread
+LEAST_TEXT = 1 << 15
+_FUNCTIONS = re.compile(r"^(?=llvm\.func)", re.MULTILINE)
 
 Address = int
-
-
-@dataclass(frozen=True)
-class KernelLibrary:
-    """Loaded kernels of one module, by name. Their code exists as long as this object."""
-
-    addresses: dict[str, Address]
-    owner: Any
-
-    def __getitem__(self, name: str) -> NativeKernel:
-        return NativeKernel(name, self.addresses[name], self.owner)
 
 
 class NativeKernel:
     """A native function with one argument, the table.
 
     Attributes:
+        owner: the code exists as long as this object.
         text: a module with only this kernel, named `kernel`; "" if not known.
         fixed: addresses that follow those of operands and results in the table.
     """
@@ -72,7 +71,7 @@ class NativeKernel:
         self.address = address
         # kept for callers that have prepared a table and call this with its address
         self.raw = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
-        self._owner = owner
+        self.owner = owner
 
     def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         """Returns a function that runs the kernel on the arrays of these values."""
@@ -100,52 +99,14 @@ def table(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 def lower(text: str) -> str:
     """Returns the module in the llvm dialect with locations, as text: the `llvm` stage."""
-    module = _lowered(text, located=True)
+    module = llvm.lowered(text, located=True)
     return module.operation.get_asm(enable_debug_info=True)
-
-
-@phase("MLIR")
-def _lowered(text: str, located: bool = False) -> Any:
-    """The module in the llvm dialect; with debug information if `located`."""
-    mlir, context = bindings.bindings(), bindings.context()
-    passes = mlir.passmanager.PassManager.parse(PIPELINE, context)
-    # the parser has verified the text; llvm-dialect ops are verified again on translation
-    passes.enable_verifier(False)
-    try:
-        module = c_api.lowered(text, passes, context)
-        if module is None:  # the bindings know the reason
-            module = mlir.ir.Module.parse(text, context)
-            passes.run(module.operation)
-        if located:
-            locations.add_debug_info(mlir, module, context)
-    except (mlir.ir.MLIRError, ValueError) as error:
-        raise CompileError(_with_lines(str(error), text)) from error
-    return module
-
-
-def _with_lines(message: str, text: str) -> str:
-    lines = text.splitlines()
-    found = [
-        int(part) for piece in message.split('"-":')[1:] if (part := piece.split(":")[0]).isdigit()
-    ]
-    shown = [f"  {n}: {lines[n - 1]}" for n in sorted(set(found))[:8] if 0 < n <= len(lines)]
-    return "\n".join([message, *shown])
-
-
-def _engine(module: Any, text: str, level: int = OPT_LEVEL) -> Any:
-    """The engine of a module. Raises CompileError."""
-    engine = execution_engine.engine(module, level)
-    if threads.are_asked_for(text):
-        # only code that `elf` cannot load runs in the engine, so that the native pool may be late
-        entry = ctypes.cast(portable_pool.dispatch, ctypes.c_void_p)
-        engine.raw_register_runtime(threads.SYMBOL, entry)
-    return engine
 
 
 def compile_object(text: str) -> bytes:
     """Returns the object file of a module in the dialects above, with DWARF lines."""
-    module = _lowered(text, located=True)
-    return execution_engine.object_of(_engine(module, text), _public(module))
+    module = llvm.lowered(text, located=True)
+    return llvm.object_of(llvm.engine_of(module, text, OPT_LEVEL), _public(module))
 
 
 def _public(module: Any) -> str:
@@ -155,11 +116,6 @@ def _public(module: Any) -> str:
             if "internal" not in str(op.operation.attributes["linkage"]):
                 return op.operation.attributes["sym_name"].value
     raise CompileError("the module exports no function")
-
-
-@functools.cache
-def _process() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
 
 
 @functools.cache
@@ -174,7 +130,7 @@ def resolve(symbol: str, cache: Cache | None = None) -> Address | None:
     """The address of a function of libm or libc, or of the pool, which may come from the cache."""
     if symbol == threads.SYMBOL:
         return pool.address(cache)
-    function = getattr(_process(), symbol, None) or getattr(_math(), symbol, None)
+    function = getattr(ctypes.pythonapi, symbol, None) or getattr(_math(), symbol, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -188,7 +144,7 @@ def _host() -> str:
         told = []
     cpu = "\n".join(line for line in told if line.split("\t")[0].strip() in wanted)
     cpu = cpu or platform.node()  # an unknown CPU shares objects with no other machine
-    parts = [FORMAT, platform.machine(), cpu, bindings.version(), PIPELINE, str(OPT_LEVEL)]
+    parts = [FORMAT, platform.machine(), cpu, llvm.version(), llvm.PIPELINE, str(OPT_LEVEL)]
     return "\n".join(parts)
 
 
@@ -198,55 +154,102 @@ def key(text: str, level: int = OPT_LEVEL) -> str:
     return hashlib.sha256(f"{_host()}\n{own}{text}".encode()).hexdigest()
 
 
+def build_all(texts: Sequence[str], cache: Cache | None) -> dict[str, NativeKernel]:
+    """Returns the function `kernel` of each text, by text, except in modules that MLIR refuses.
+
+    Args:
+        texts: modules of functions. Names other than `kernel`, or beginning with it, must denote
+            equal functions in all of them.
+    """
+    found: dict[str, NativeKernel] = {}
+    modules: dict[str, dict[str, str]] = {}  # by cache entry: texts by the names of their kernels
+    if cache is not None:
+        for text in texts:
+            if place := cache.get(key(PLACE + text)):
+                module, _, name = place.decode().partition(" ")
+                modules.setdefault(module, {})[name] = text
+        for module, wanted in modules.items():
+            kernels = _loaded(cache.get(module), list(wanted), cache) or {}
+            found |= {wanted[name]: kernel for name, kernel in kernels.items()}
+    left = sorted((text for text in texts if text not in found), key=len, reverse=True)
+    if any(threads.DECLARED in text for text in left):
+        pool.ahead(cache)
+    count = min(threads.cores(), math.ceil(sum(map(len, left)) / LEAST_TEXT))
+    parts: list[list[str]] = [[] for _ in range(count)]  # of about equal compile time
+    for text in left:
+        min(parts, key=lambda part: sum(map(len, part))).append(text)
+    parts = [part for part in parts if part]
+    others = [threads.submit(_built_together, part, cache) for part in parts[1:]]
+    if parts:
+        found |= _built_together(parts[0], cache)
+    for one in others:
+        with phase("codegen"):
+            found |= one.result()
+    return found
+
+
+def _built_together(texts: Sequence[str], cache: Cache | None) -> dict[str, NativeKernel]:
+    """Compiles kernels in one module; returns none of them if MLIR refuses one."""
+    names = [f"{ENTRY}{number}" for number in range(len(texts))]
+    module = module_of(texts, names)
+    try:
+        kernels = build(module, names, cache)
+    except CompileError:
+        return {}
+    if cache is not None and elf.IS_SUPPORTED:
+        entry = key(module)
+        for text, name in zip(texts, names, strict=True):
+            cache.put(key(PLACE + text), f"{entry} {name}".encode())
+    return dict(zip(texts, kernels.values(), strict=True))
+
+
+def module_of(texts: Sequence[str], names: Sequence[str]) -> str:
+    """Merges texts to one module, with a new name for each `kernel`, and equal functions once."""
+    functions: dict[str, None] = {}
+    for text, name in zip(texts, names, strict=True):
+        own = text.replace(f"@{ENTRY}", f"@{name}")
+        functions.update(dict.fromkeys(_FUNCTIONS.split(own)))
+    return "".join(functions)
+
+
 def build(
-    text: str, names: Iterable[str], cache: Cache | None = None, optimized: bool = False
-) -> KernelLibrary:
-    """Compile a module, or get its object code from the cache, and load the named kernels.
+    text: str, names: Sequence[str], cache: Cache | None = None, optimized: bool = False
+) -> dict[str, NativeKernel]:
+    """Compiles a module, or gets its object code from the cache, and loads the named kernels.
 
     Args:
         optimized: run LLVM's passes over its IR, for functions that call each other.
     """
+    if not names:
+        return {}
     level = MADE_OF_OTHERS if optimized else OPT_LEVEL
-    wanted = list(names)
-    if not wanted:
-        return KernelLibrary({}, None)
     entry = key(text, level)
-    found = stored(entry, wanted, cache)
+    found = _loaded(cache.get(entry), names, cache) if cache is not None else None
     if found is not None:
         return found
-    engine = _engine(_lowered(text), text, level)
-    if elf.supported():
-        code = execution_engine.object_of(engine, wanted[0])
-        try:
-            library = _loaded(code, wanted, cache)
-        except elf.LoadError:
-            pass  # the engine can always run what it compiled; it is only not cached
-        else:
-            if cache is not None:
-                cache.put(entry, code)
-            return library
-    return KernelLibrary(*execution_engine.kernels_in(engine, wanted))
+    engine = llvm.engine_of(llvm.lowered(text), text, level)
+    code = llvm.object_of(engine, names[0]) if elf.IS_SUPPORTED else None
+    found = _loaded(code, names, cache)
+    if found is None:  # the engine can always run what it compiled; it is only not cached
+        addresses, keep = llvm.functions_in(engine, names)
+        return {name: NativeKernel(name, at, keep) for name, at in addresses.items()}
+    if cache is not None and code is not None:
+        cache.put(entry, code)
+    return found
 
 
-def stored(entry: str, names: Sequence[str], cache: Cache | None) -> KernelLibrary | None:
-    """The kernels of the object in a cache entry; None if there is none."""
-    code = cache.get(entry) if cache is not None and elf.supported() else None
-    if code is None:
+def _loaded(
+    code: bytes | None, names: Sequence[str], cache: Cache | None
+) -> dict[str, NativeKernel] | None:
+    """Loads the kernels of an object; None if there is none, or none that can be loaded here."""
+    if code is None or not elf.IS_SUPPORTED:
         return None
     try:
-        return _loaded(code, names, cache)
-    except elf.LoadError:
-        return None  # not an object that can be loaded here: treat it as missing
-
-
-@phase("load")
-def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> KernelLibrary:
-    """Loads the kernels of an object. Raises LoadError."""
-    image = elf.load(code, functools.partial(resolve, cache=cache))
-    missing = [name for name in names if name not in image.addresses]
-    if missing:
-        raise elf.LoadError(f"no such kernel: {', '.join(missing)}")
-    return KernelLibrary({name: image.addresses[name] for name in names}, image)
+        with phase("load"):
+            image = elf.load(code, functools.partial(resolve, cache=cache))
+        return {name: NativeKernel(name, image.addresses[name], image) for name in names}
+    except (elf.LoadError, KeyError):
+        return None
 
 
 def assembly(text: str) -> str:

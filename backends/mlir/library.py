@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from stack.ir.data import decode, encode
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
-from stack.ir.storage import decode, encode
 from stack.ir.traits import is_contraction
 from stack.ir.types import BF16, DType
 

@@ -79,7 +79,15 @@ def definitions(functions: Iterable[Function], scalef: bool) -> str:
         if f in done:
             continue
         done.add(f)
-        body = _define(f, scalef)
+        body, short = Body(f.element, f.lanes, scalef), f.name.removeprefix("libm_")
+        write = (_F32 if f.element == "f32" else _F64).get(f.name)
+        if write is not None:
+            body.result = write(body)
+        elif short in UNARY_LIBM or short in BINARY_LIBM:
+            body.inline = False
+            body.result = _libm(body, short, f.arity)
+        else:
+            raise KeyError(f"no elementary function {f.name!r} over {f.element}")
         pending += body.uses
         libm |= {Function(n, f.element, f.arity) for n in body.libm}
         text.append(body.function(f))
@@ -91,20 +99,6 @@ def definitions(functions: Iterable[Function], scalef: bool) -> str:
 
 
 _Writer = Callable[[Body], str]
-
-
-def _define(f: Function, scalef: bool) -> Body:
-    body = Body(f.element, f.lanes, scalef)
-    short = f.name.removeprefix("libm_")
-    table = _F32 if f.element == "f32" else _F64
-    if f.name in table:
-        body.result = table[f.name](body)
-    elif short in UNARY_LIBM or short in BINARY_LIBM:
-        body.inline = False
-        body.result = _libm(body, short, f.arity)
-    else:
-        raise KeyError(f"no elementary function {f.name!r} over {f.element}")
-    return body
 
 
 def _libm(b: Body, name: str, arity: int) -> str:

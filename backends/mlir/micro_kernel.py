@@ -21,9 +21,8 @@ from stack.target import Mma
 from .access import Accesses
 from .copies import zipped
 from .elementwise import Unprintable, as_float, is_short, shaped
-from .mma import mma_of
 from .sums import BLOCKS, Sums
-from .views import at, step
+from .views import at, mma_of, step
 
 
 def multiply(p: Accesses, node: Node) -> list[str]:
@@ -202,7 +201,8 @@ class _DepthSums(_MmaSums):
         made: list[list[str]] = []  # per lane, the sums of all rows
         for lane in range(0, self.lanes, self.few):
             right = at(p, self.b.base, lane * self.lane_stride, self.b.dtype)
-            sums = self.sum(0, lefts, right, [self.zero] * (len(lefts) * self.few))
+            sums = [self.zero] * (len(lefts) * self.few)
+            self.sum(0, lefts, right, sums)
             made += map(list, zip(*self.without_offset(_parts(sums, self.few))))
         return [self._row(list(row)) for row in zip(*made)]
 
@@ -274,37 +274,33 @@ class TapSums(Sums):
                 found[offset + tap * self.a_stride[name]].append((row, tap))
         return found
 
-    def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> list[str]:
+    def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> None:
         if not self.run or depth < len(self.axes) - 1:
-            return super().sum(depth, lefts, right, sums)
+            super().sum(depth, lefts, right, sums)
+            return
         p, (name, extent) = self.p, self.axes[-1]
+        a, b = self.a_stride[name], self.b_stride[name]
         whole = extent - extent % self.run
-
-        def add(k: str, totals: list[str]) -> list[str]:
-            left = step(p, lefts[0], k, self.a_stride[name], self.a.dtype)
-            line = step(p, right, k, self.b_stride[name], self.b.dtype)
-            return self._add(name, self.run, left, line, totals)
-
         if whole > self.run:
             first, last, by = (p.constant(f"{n} : i64") for n in (0, whole, self.run))
-            sums = self.loop(first, last, by, sums, add)
+            with self.loop(first, last, by, sums) as k:
+                left = step(p, lefts[0], k, a, self.a.dtype)
+                self._add(name, self.run, left, step(p, right, k, b, self.b.dtype), sums)
         else:
-            sums = self._add(name, whole, lefts[0], right, sums)
-        left = at(p, lefts[0], whole * self.a_stride[name], self.a.dtype)
-        line = at(p, right, whole * self.b_stride[name], self.b.dtype)
-        return self._add(name, extent - whole, left, line, sums)
+            self._add(name, whole, lefts[0], right, sums)
+        left = at(p, lefts[0], whole * a, self.a.dtype)
+        self._add(name, extent - whole, left, at(p, right, whole * b, self.b.dtype), sums)
 
-    def _add(self, name: str, count: int, left: str, right: str, sums: list[str]) -> list[str]:
+    def _add(self, name: str, count: int, left: str, right: str, sums: list[str]) -> None:
         """Adds the products with the first `count` window positions (taps) of an axis to the sums.
 
         The sums are those of all rows. Loads each vector of the left operand once, for all rows and
         taps that use it.
         """
-        p, by, made = self.p, self.b_stride[name], list(sums)
+        p, by = self.p, self.b_stride[name]
         lines = [at(p, right, tap * by, self.b.dtype) for tap in range(count)]
         taps = [self.b.read(p, line, self.lanes) for line in lines]
         for offset, uses in sorted(self._uses(name, count).items()):
             place = self.a.read(p, at(p, left, offset, self.a.dtype), self.lanes)
             for row, tap in uses:
-                made[row] = self.multiply_add(place, taps[tap], made[row])
-        return made
+                sums[row] = self.multiply_add(place, taps[tap], sums[row])

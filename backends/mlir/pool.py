@@ -23,7 +23,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from . import elf, portable_pool, threads, workers
+from . import elf, portable_pool, threads
 from .pool_text import SIZE, SLOTS, text
 
 if TYPE_CHECKING:
@@ -80,9 +80,16 @@ _pools: list[Pool | None] = []  # for this process: empty until a kernel needs i
 
 def pool(cache: Cache | None = None) -> Pool | None:
     """The native pool, or None on machines that only have the portable one."""
+    from . import jit
+
     with _lock:
         if not _pools:
-            _pools.append(_load(cache) if elf.supported() else None)
+            names, found = [threads.SYMBOL, "stack_pool_state"], None
+            if elf.IS_SUPPORTED:
+                image = jit.build(text(), names, cache)[threads.SYMBOL].owner
+                # if the image cannot be loaded, the engine's kernels call the portable pool
+                found = Pool(image) if isinstance(image, elf.Image) else None
+            _pools.append(found)
         found = _pools[0]
     if found is not None:
         found.refresh()
@@ -92,7 +99,7 @@ def pool(cache: Cache | None = None) -> Pool | None:
 def ahead(cache: Cache | None) -> None:
     """Compile the pool in the background, while kernels are compiled that need it to be loaded."""
     if not _pools and threads.cores() > 1:  # with one core it would not be concurrent
-        workers.submit(pool, cache)
+        threads.submit(pool, cache)
 
 
 def address(cache: Cache | None = None) -> int:
@@ -101,11 +108,3 @@ def address(cache: Cache | None = None) -> int:
     if found is not None:
         return found.address
     return ctypes.cast(portable_pool.dispatch, ctypes.c_void_p).value or 0
-
-
-def _load(cache: Cache | None) -> Pool | None:
-    from . import jit
-
-    image = jit.build(text(), [threads.SYMBOL, "stack_pool_state"], cache).owner
-    # if our own loader is unsupported, the engine's kernels call the portable pool
-    return Pool(image) if isinstance(image, elf.Image) else None

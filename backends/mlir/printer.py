@@ -1,43 +1,53 @@
 """Prints the loop level as MLIR text: each kernel is a function over a table of buffer addresses.
 
-Parallel loops at the top of a kernel become one range of iterations, which threads share. Memory is
-an address with row-major offsets; a bool takes a byte. Statements carry their source lines.
+Parallel loops at the top of a kernel become one range of iterations, which threads share:
+
+loop {kind="parallel"} (%i < 8)  ...       iterations 0 to 7
+loop {kind="parallel"} (%i < 4)  ...       iterations 8 to 11: the parts of a concatenation
+
+Memory is an address with row-major offsets; a bool takes a byte. Statements carry their source
+lines.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stack.ir import ops
-from stack.ir.algebra import COMBINE
 from stack.ir.kernel_ops import iterations, loop_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import memory_of, starts_of
 from stack.ir.node import Block, Node
-from stack.ir.space import identity
 from stack.ir.traits import (
     is_alias,
     is_contraction,
+    is_load,
     is_loop,
     is_memory,
     is_number,
     is_reduction,
+    is_store,
+    maker,
     moved,
+    nest_of,
 )
-from stack.ir.types import TupleType
-from stack.target import Target, as_cpu, cpu_at_hand
+from stack.ir.types import I64, TupleType
+from stack.target import Cpu, Target, as_cpu, cpu_at_hand
+from stack.target.host import NATIVE
 
 from ..runtime.names import value_name
 from . import amx, contract, threads
 from . import math as functions
-from .access import Accesses, lane_mask
-from .elementwise import Unprintable, binary, element, emit, shaped
-from .instructions import with_instructions
+from .access import MIRRORED, Accesses, lane_mask
+from .elementwise import Unprintable, emit, shaped
 from .locations import location
-from .shared_loops import SharedLoop, shared_loops
-from .statements import Statements, lanes_of, memory_element
+from .scans import scan
+from .statements import lanes_of, memory_type
 from .views import sizes
 
+_HEAD = re.compile(r"^(llvm\.func .*?)(?: attributes \{(.*)\})? \{$", re.MULTILINE)
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
 
@@ -76,8 +86,11 @@ class Printer(Accesses):
     def module(self) -> str:
         shares = {shared.nest[0]: shared for shared in shared_loops(self.block)}
         total = sum(shared.total for shared in shares.values())
-        work = sum(shared.total * _work(shared.program) for shared in shares.values())
-        threaded = total > 1 and work >= self._work_in(self.cpu.launch)
+        work = sum(
+            shared.total * sum(map(cost_of, shared.program.nodes)) for shared in shares.values()
+        )
+        cpu = self.cpu  # whose core computes a vector per cycle
+        is_shared = total > 1 and work >= round(cpu.launch * cpu.clock * cpu.lanes)
         for i, p in enumerate(self.block.params):
             slot, address = f"%slot{i}", f"%{self._memory(p)}"
             self.put(f"{slot} = llvm.getelementptr %table[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
@@ -89,20 +102,28 @@ class Printer(Accesses):
             if shared is None:
                 self.statement(node)
                 continue
-            bounds = self._bounds(first, shared.total, total) if threaded else None
+            bounds = self._bounds(first, shared.total, total) if is_shared else None
             self._range(shared, bounds)
             first += shared.total
-        grain = math.ceil(self._work_in(self.cpu.fetch) * total / max(work, 1))
-        return self._assemble(total if threaded else 0, grain)
+        head = f"llvm.func @{self.name}(%table: !llvm.ptr) {{\n"
+        if is_shared:
+            grain = math.ceil(round(cpu.fetch * cpu.clock * cpu.lanes) * total / max(work, 1))
+            body = f"{self.name}_body"
+            head = threads.DECLARATION + threads.entry(self.name, body, total, grain)
+            head += threads.body(body)
+        parts = [head, *(f"{line}\n" for line in (*self.top, *self.lines))]
+        if self.tile_rows:
+            parts.append(f"  {amx.RELEASE}\n")
+        parts.append("  llvm.return\n}\n")
+        if self.uses:
+            parts.append(functions.definitions(sorted(self.uses), "avx512f" in cpu.features))
+        text = "".join(parts)
+        return text if cpu.arch == NATIVE else _with_instructions(text, cpu)
 
     def _memory(self, node: Node) -> str:
         """Returns the name of an array: of an argument, or of memory that the kernel allocates."""
         known = self.memories.get(node) if self.readable else None
         return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
-
-    def _work_in(self, seconds: float) -> int:
-        """Returns the scalar operations of a CPU core in some seconds, at a vector per cycle."""
-        return round(seconds * self.cpu.clock * self.cpu.lanes)
 
     def _bounds(self, first: int, count: int, total: int) -> tuple[str, str]:
         """Prints and returns which iterations of a loop are in the range of a thread, as the first
@@ -144,27 +165,6 @@ class Printer(Accesses):
         self.depth -= 1
         self.put("}")
 
-    def _assemble(self, shared: int, grain: int) -> str:
-        """Returns the module; the pool runs `shared` iterations, in chunks of at least `grain`."""
-        body = f"{self.name}_body"
-        parts = [f"llvm.func @{self.name}(%table: !llvm.ptr) {{\n"]
-        if shared:
-            parts = [threads.prelude(), threads.entry(self.name, body, shared, grain)]
-            parts.append(threads.body(body))
-        parts.extend(f"{line}\n" for line in (*self.top, *self.lines))
-        if self.tile_rows:
-            parts.append(f"  {amx.RELEASE}\n")
-        parts.append("  llvm.return\n}\n")
-        scalef = "avx512f" in self.cpu.features
-        if self.uses:
-            parts.append(functions.definitions(sorted(self.uses), scalef))
-        return with_instructions("".join(parts), self.cpu)
-
-    def body(self, block: Block) -> None:
-        """Prints every node of a block as a statement of the surrounding block."""
-        for node in block.nodes:
-            self.statement(node)
-
     # ---- nodes
 
     def statement(self, node: Node) -> None:
@@ -181,7 +181,9 @@ class Printer(Accesses):
             self.location = location(lines)
         special = getattr(self, f"_{node.op}", None)
         if _is_block(node):
-            self.values[node] = contract.block(self, node)
+            hint, self.hint = self.hint, ""
+            self.values[node] = "|".join(contract.block(self, node))
+            self.hint = hint
         elif special is not None:
             self.values[node] = special(node)
         elif ops.lookup(node.op).kind == "elementwise":
@@ -192,9 +194,11 @@ class Printer(Accesses):
 
     def _elementwise(self, node: Node) -> str:
         lanes = lanes_of(node.tensor)
-        args = [self.on_lanes(a, lanes) for a in node.args]
+        args = [self.value(a, lanes) for a in node.args]
         hint, self.hint = self.hint, ""
-        made = lane_mask(self, node) or emit(self, node, args, lanes)
+        made = lane_mask(self, node) if node.op in MIRRORED else None
+        if made is None:
+            made = emit(self, node, args, lanes)
         if hint and self.readable:
             made = self._rename(made, hint)
         return made
@@ -219,7 +223,7 @@ class Printer(Accesses):
         (source,) = node.args
         if source.tensor.rank:
             raise Unprintable("a broadcast of a vector")
-        return self.on_lanes(source, lanes_of(node.tensor))
+        return self.value(source, lanes_of(node.tensor))
 
     def _item(self, node: Node) -> str:
         source = node.args[0]
@@ -239,14 +243,14 @@ class Printer(Accesses):
             if dtype.kind == "b" and kind in ("sum", "prod"):
                 name = "or" if kind == "sum" else "and"
         flags = " fastmath<reassoc>" if dtype.is_float and name in ("add", "mul") else ""
-        return self.do(f"vector.reduction <{name}>, {x}{flags} : {t} into {element(dtype)}")
+        return self.do(f"vector.reduction <{name}>, {x}{flags} : {t} into {shaped(dtype)}")
 
     def _scan(self, node: Node) -> str:
         return scan(self, node)
 
     def _alloc(self, node: Node) -> str:
         name = f"%{self._memory(node)}"
-        self.reserve(name, math.prod(sizes(node)), memory_element(node.dtype))
+        self.reserve(name, math.prod(sizes(node)), memory_type(node.dtype))
         return name
 
     # ---- loops
@@ -269,21 +273,21 @@ class Printer(Accesses):
             self.values[p] = f"%carry{self.count}_{position}"
         self.values[index] = name
         inits = [
-            f"{self.values[p]} = {self.on_lanes(init, lanes_of(p.tensor))}"
-            for p, init, _ in registers
+            f"{self.values[p]} = {self.value(init, lanes_of(p.tensor))}" for p, init, _ in registers
         ]
         types = ", ".join(shaped(p.dtype, lanes_of(p.tensor)) for p, _, _ in registers)
         head = f"iter_args({', '.join(inits)}) -> ({types}) " if registers else ""
         lead = f"{result}:{len(registers)} = " if registers else ""
-        first, one = self._splat(0, 0), self._splat(1, 0)
+        first, one = self.number(0, I64, 0), self.number(1, I64, 0)
         end = self.constant(f"{index.attrs['extent']} : i64")
         if limits:
             first, end = (self.value(limit) for limit in limits)
         self.put(f"{lead}scf.for {name} = {first} to {end} step {one} {head}: i64 {{")
         self.depth += 1
-        self.body(block)
+        for inner in block.nodes:
+            self.statement(inner)
         if registers:
-            outs = ", ".join(self.on_lanes(o, lanes_of(p.tensor)) for p, _, o in registers)
+            outs = ", ".join(self.value(o, lanes_of(p.tensor)) for p, _, o in registers)
             self.put(f"scf.yield {outs} : {types}")
         self.depth -= 1
         self.put("}")
@@ -307,15 +311,10 @@ def _is_block(node: Node) -> bool:
     return is_contraction(node) or is_alias(node) or is_tile
 
 
-def _work(block: Block) -> float:
-    """Scalar operations of one run of a block."""
-    return sum(map(cost_of, block.nodes))
-
-
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, including loops inside it."""
     if is_loop(node):
-        return iterations(node) * _work(node.blocks[0])
+        return iterations(node) * sum(map(cost_of, node.blocks[0].nodes))
     if isinstance(node.type, TupleType):
         return 0
     if is_contraction(node):
@@ -324,37 +323,54 @@ def cost_of(node: Node) -> float:
     return max(ops.lookup(node.op).flops, 1) * max(lanes_of(source), 1)
 
 
-def scan(p: Statements, node: Node) -> str:
-    """Print the running values of a vector, from its first lane or from its last."""
-    dtype, op, back = node.dtype, COMBINE[node.attrs["kind"]], node.attrs["reverse"]
-    x, lanes = p.value(node.args[0]), lanes_of(node.tensor)
-    width = min(p.cpu.vector_bytes // max(dtype.bytes, 1), 1 << (lanes - 1).bit_length())
-    t, whole = shaped(dtype, width), shaped(dtype, lanes)
-    none = p.number(identity(node.attrs["kind"], dtype), dtype, width)
-    nothing = p.number(identity(node.attrs["kind"], dtype), dtype, lanes)
+@dataclass(frozen=True)
+class SharedLoop:
+    """Perfectly nested parallel loops.
 
-    def shuffled(a: str, b: str, picks: list[int], type_: str) -> str:
-        return p.do(f"vector.shuffle {a}, {b} {picks} : {type_}, {type_}")
+    Attributes:
+        nest: the loops, outermost first.
+        program: the body of the innermost one.
+        extents: the number of iterations of each loop.
+        total: the number of iterations of all loops together.
+    """
 
-    def moved(a: str, by: int) -> str:
-        """Shift by some lanes, and fill with the identity."""
-        picks = [i - by for i in range(width)] if not back else [i + by for i in range(width)]
-        return shuffled(a, none, [i if 0 <= i < width else width for i in picks], t)
+    nest: Sequence[Node]
+    program: Block
+    extents: Sequence[int]
+    total: int
 
-    parts: dict[int, str] = {}
-    before = ""
-    begins = range(0, lanes, width)
-    for begin in reversed(begins) if back else begins:
-        picks = [i if i < lanes else lanes for i in range(begin, begin + width)]
-        part, by = x if width == lanes else shuffled(x, nothing, picks, whole), 1
-        while by < width:
-            part, by = binary(p, op, dtype, part, moved(part, by), width), 2 * by
-        part = binary(p, op, dtype, part, before, width) if before else part
-        before = shuffled(part, part, [0 if back else width - 1] * width, t)
-        parts[begin] = part
-    made, count = parts[0], width
-    for begin in begins[1:]:
-        picks = [*range(min(begin + width, lanes))]
-        types = f"{shaped(dtype, count)}, {t}"
-        made, count = p.do(f"vector.shuffle {made}, {parts[begin]} {picks} : {types}"), len(picks)
-    return made if lanes >= width else shuffled(made, made, [*range(lanes)], t)
+
+def shared_loops(block: Block) -> list[SharedLoop]:
+    """Returns the loops of a kernel whose iterations threads share, in order.
+
+    If the kernel stores elsewhere too, or reads what it stores, these are the last loop alone, or
+    none if it does not make all results. Each thread then runs the rest of the kernel for itself.
+    """
+    found: dict[Node, SharedLoop] = {}
+    for node in block.nodes:
+        if is_loop(node, "parallel"):
+            inner, program = nest_of(node.blocks[0], "parallel")
+            nest = node, *inner
+            extents = [int(loop.blocks[0].params[0].attrs["extent"]) for loop in nest]
+            found[node] = SharedLoop(nest, program, extents, math.prod(extents))
+    arrays, memory = set(block.params), memory_of(block)
+    stores = {n for n in block.nodes if is_store(n) or is_loop(n)}
+    stored = {n: arrays.intersection(map(memory, filter(is_memory, n.args))) for n in stores}
+    written = set().union(*stored.values())
+    is_apart = not any(memory(n.args[0]) in written for n in block.all_nodes if is_load(n))
+    if is_apart and all(node in found for node in stores if stored[node]):
+        return [*found.values()]
+    makers = {maker(result) for result in block.results}
+    return [shared for loop, shared in found.items() if makers == {loop}]
+
+
+def _with_instructions(text: str, cpu: Cpu) -> str:
+    """Sets the target CPU on each function of a module, and the features that LLVM may use."""
+    listed = ", ".join(f'"+{f}"' for f in cpu.features)
+    own = f'target_cpu = "{cpu.arch}", target_features = #llvm.target_features<[{listed}]>'
+
+    def head(match: re.Match[str]) -> str:
+        both = ", ".join(filter(None, (match[2], own)))
+        return f"{match[1]} attributes {{{both}}} {{"
+
+    return _HEAD.sub(head, text)

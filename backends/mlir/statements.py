@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stack.ir.data import encode
 from stack.ir.node import Block, Node, unique_name
-from stack.ir.storage import encode
 from stack.ir.traits import is_number
 from stack.ir.types import DType, TensorType
 from stack.target import Cpu
 
-from .elementwise import element, is_short, shaped
+from .elementwise import is_short, shaped
 from .locations import location
 from .writer import Function
 
@@ -24,9 +24,10 @@ def lanes_of(type_: TensorType) -> int:
     return int(math.prod(type_.shape)) if type_.rank else 0  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def memory_element(dtype: DType) -> str:
-    """The type of an element in memory."""
-    return "i8" if dtype.kind == "b" else element(dtype)
+def memory_type(dtype: DType, lanes: int = 0) -> str:
+    """The type that loads and stores of `lanes` elements move; a bool takes a byte."""
+    kind = "i8" if dtype.kind == "b" else shaped(dtype)
+    return f"vector<{lanes}x{kind}>" if lanes else kind
 
 
 # numbered names of this printer; a value of the program must not have one of them
@@ -100,8 +101,18 @@ class Statements:
         self.lines.append("  " * self.depth + text + after)
 
     def number(self, value: float, dtype: DType, lanes: int) -> str:
-        inner = _literal(value, dtype)
         t = shaped(dtype, lanes)
+        if dtype.kind == "b":
+            inner = "true" if value else "false"
+        elif dtype.is_integer:
+            signed = np.asarray(value).astype(dtype.numpy).view(f"i{dtype.bytes}")
+            inner = str(int(signed))
+        else:
+            held = encode(np.asarray(value, dtype=dtype.numpy), dtype)
+            bits = int(held.view(f"u{held.dtype.itemsize}"))
+            inner = f"0x{bits:0{dtype.bytes * 2}X}"
+            if is_short(dtype):
+                inner = str(int(held.view(np.int16)))
         if lanes:
             inner = f"dense<{inner}>"
         return self.constant(inner if t == "i1" else f"{inner} : {t}")
@@ -126,37 +137,19 @@ class Statements:
         """
         if node not in self.stored:
             name, size = f"%sums{len(self.stored)}", lanes_of(node.tensor)
-            self.reserve(name, size, memory_element(node.dtype))
+            self.reserve(name, size, memory_type(node.dtype))
             self.deferred[node](name)
             self.stored[node] = name
         return self.stored[node]
 
-    def value(self, node: Node) -> str:
-        if is_number(node):
-            return self.number(node.attrs["value"].array, node.dtype, 0)
-        return self.values[node]
-
-    def on_lanes(self, node: Node, lanes: int) -> str:
-        """Returns the text of a value as a vector of `lanes`; a scalar is broadcast."""
+    def value(self, node: Node, lanes: int = 0) -> str:
+        """Returns the text of a value; a scalar is broadcast if the value is to have lanes."""
         if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, lanes)
+        made = self.values[node]
         if lanes and not node.tensor.rank:
+            scalar, t = shaped(node.dtype), shaped(node.dtype, lanes)
             hint, self.hint = self.hint, ""
-            scalar, t = element(node.dtype), shaped(node.dtype, lanes)
-            made = self.do(f"vector.broadcast {self.value(node)} : {scalar} to {t}")
+            made = self.do(f"vector.broadcast {made} : {scalar} to {t}")
             self.hint = hint
-            return made
-        return self.value(node)
-
-
-def _literal(value: object, dtype: DType) -> str:
-    if dtype.kind == "b":
-        return "true" if value else "false"
-    if dtype.is_integer:
-        signed = np.asarray(value).astype(dtype.numpy).view(f"i{dtype.bytes}")
-        return str(int(signed))
-    held = encode(np.asarray(value, dtype=dtype.numpy), dtype)
-    if is_short(dtype):
-        return str(int(held.view(np.int16)))
-    bits = int(held.view(f"u{held.dtype.itemsize}"))
-    return f"0x{bits:0{dtype.bytes * 2}X}"
+        return made

@@ -53,7 +53,7 @@ def step_of_index(index: Node) -> int | None:
 def first_of(p: Statements, index: Node) -> str:
     """The index of the first lane, as i64; for indices that `step_of` supports."""
     if not index.tensor.rank:
-        return cast(p, p.on_lanes(index, 0), index.dtype, I64, 0)
+        return cast(p, p.value(index, 0), index.dtype, I64, 0)
     if is_positions(index):
         return p.constant("0 : i64")
     if repeats(index):

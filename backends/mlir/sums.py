@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
@@ -12,8 +12,7 @@ from stack.target.record import FIRST_LEVEL, LINE
 
 from .access import Accesses
 from .elementwise import Unprintable, shaped
-from .fetch import FIRST, fetches_of, prefetch
-from .views import at, in_memory, step, view
+from .views import View, at, fetched, in_memory, step, view
 from .writer import multiply_add
 
 BLOCKS = 8192, 256  # products per block of a sum, and per block inside of it
@@ -23,9 +22,6 @@ TURNED_AHEAD = 16  # prefetch distance in steps, if each step reads other lines 
 # Steps of the last axis per iteration of its loop (unrolling), if they divide it. If two threads
 # share a core, loop counting competes with multiply-adds. More unrolling takes longer to compile.
 AT_ONCE = 2
-
-Step = Callable[[str, list[str]], list[str]]  # takes an index of an axis, and sums; returns sums
-Walk = Callable[[str, str, list[str]], list[str]]  # the same for a range of an axis
 
 
 class Operands:
@@ -83,6 +79,51 @@ class Operands:
         return self.b_stride[self.axes[-1][0]] == width and size > FIRST_LEVEL
 
 
+FIRST, SECOND = 3, 2  # cache levels, in LLVM's numbering
+
+
+def prefetch(p: Accesses, address: str, level: int) -> None:
+    """Prefetch the cache line of an address, for reading."""
+    how = f"cache = 1 : i32, hint = {level} : i32, rw = 0 : i32"
+    p.put(f'"llvm.intr.prefetch"({address}) <{{{how}}}> : (!llvm.ptr) -> ()')
+
+
+def fetches_of(p: Accesses, node: Node) -> list[View]:
+    """Returns the blocks that `fetch` ops name: such an op wraps an operand of a matmul, and names
+    blocks to prefetch while it is read.
+    """
+    return [view(p, block) for arg in node.args for block in fetched(arg)]
+
+
+def prefetch_part(p: Accesses, block: View, number: str, steps: int) -> None:
+    """Prefetches to L2 the cache lines of a block that belong to iteration `number` of `steps`.
+
+    Does so only for a block whose rows have a constant stride. Iterations after the last line has
+    been prefetched prefetch it again.
+    """
+    runs = [(s, t) for s, t in zip(block.shape, block.strides) if s != 1]
+    *outer, (size, _) = runs or [(1, 1)]
+    while outer and outer[-1][1] == size:  # contiguous rows are merged
+        size *= outer.pop()[0]
+    if len(outer) > 1:
+        return
+    rows, apart = outer[0] if outer else (1, size)
+    lines = -(-size * block.dtype.bytes // LINE)
+    each = -(-rows * lines // steps)
+    first = p.do(f"arith.muli {number}, {p.constant(f'{each} : i64')} : i64")
+    for i in range(each):
+        line = p.do(f"arith.addi {first}, {p.constant(f'{i} : i64')} : i64") if i else first
+        if each * steps > rows * lines:
+            last = p.constant(f"{rows * lines - 1} : i64")
+            line = p.do(f"arith.minui {line}, {last} : i64")
+        base = block.base
+        if rows > 1:
+            many = p.constant(f"{lines} : i64")
+            base = step(p, base, p.do(f"arith.divui {line}, {many} : i64"), apart, block.dtype)
+            line = p.do(f"arith.remui {line}, {many} : i64")
+        prefetch(p, step(p, base, line, LINE // block.dtype.bytes, block.dtype), SECOND)
+
+
 class Sums(Operands):
     """Accumulators in registers, one vector per row, in a loop over each contracted axis.
 
@@ -107,72 +148,61 @@ class Sums(Operands):
     def rows(self) -> list[str]:
         """Prints the dot; returns its accumulators, one or more vectors per row of the result."""
         lefts = [at(self.p, self.a.base, offset, self.a.dtype) for offset in self.offsets]
-        zeros = [self.zero] * (len(lefts) * (self.lanes // self.width))
-        return self.sum(0, lefts, self.b.base, zeros)
+        sums = [self.zero] * (len(lefts) * (self.lanes // self.width))
+        self.sum(0, lefts, self.b.base, sums)
+        return sums
 
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
         """Adds left * right, at one index of all contracted axes, to the accumulator of each row.
 
         `lefts`: addresses of each row's element; `right`: address of the vector.
         """
-        line = self.b.read(self.p, right, self.lanes)
-        return [self._multiply(left, line, total) for left, total in zip(lefts, sums, strict=True)]
+        p, line, made = self.p, self.b.read(self.p, right, self.lanes), list[str]()
+        for left, total in zip(lefts, sums, strict=True):
+            row = self.a.read(p, left, self.lanes if self.is_by_lane else 0)
+            if not self.is_by_lane:
+                row = p.do(f"vector.broadcast {row} : {shaped(self.a.to)} to {self.type}")
+            made.append(self.multiply_add(row, line, total))
+        return made
 
-    def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> list[str]:
-        """Prints loops over the contracted axes from number `depth` on; returns the new sums.
+    def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> None:
+        """Prints loops over the contracted axes from number `depth` on, which update the sums.
 
         `lefts` and `right`: the operands' addresses at index 0 of these axes.
         """
-        p = self.p
         if depth == len(self.axes):
-            return self.products(lefts, right, sums)
-        name, extent = self.axes[depth]
-        is_last = depth == len(self.axes) - 1
-        near = self._near() if is_last else range(0)
-        ends = (0, -1) if is_last and self._is_turned() else ()
-
-        def add(k: str, totals: list[str]) -> list[str]:
-            a, b = self.a_stride[name], self.b_stride[name]
-            inner = [step(p, left, k, a, self.a.dtype) for left in lefts]
-            below = step(p, right, k, b, self.b.dtype)
-            for number in range(self._at_once(depth)):
-                beside = [at(p, left, number * a, self.a.dtype) for left in inner]
-                next_ = at(p, below, number * b, self.b.dtype)
-                for place in near:
-                    prefetch(p, at(p, next_, place, self.b.dtype), FIRST)
-                for left in dict.fromkeys(beside[i] for i in ends):
-                    prefetch(p, at(p, left, TURNED_AHEAD * a, self.a.dtype), FIRST)
-                totals = self.sum(depth + 1, beside, next_, totals)
-            return totals
-
-        zero, end = (p.constant(f"{n} : i64") for n in (0, extent))
+            sums[:] = self.products(lefts, right, sums)
+            return
+        extent = self.axes[depth][1]
+        zero, end = (self.p.constant(f"{n} : i64") for n in (0, extent))
         inner = math.prod(size for _, size in self.axes[depth + 1 :])
         sizes = [-(-b // inner) for b in BLOCKS if inner < 2 * b <= extent * inner]
-        walk = partial(self._walk, depth, lefts, add=add)
-        return self._blocked(zero, end, sizes if self.dtype.is_float else [], sums, walk)
+        blocks = sizes if self.dtype.is_float else []
+        self._blocked(depth, lefts, right, zero, end, blocks, sums)
 
     def _blocked(
-        self, first: str, last: str, sizes: Sequence[int], sums: list[str], walk: Walk
-    ) -> list[str]:
-        """Sums over a range of an axis, in nested blocks of the given sizes."""
+        self,
+        depth: int,
+        lefts: list[str],
+        right: str,
+        first: str,
+        last: str,
+        sizes: Sequence[int],
+        sums: list[str],
+    ) -> None:
+        """Sums over a range of a contracted axis, in nested blocks of the given sizes."""
         if not sizes:
-            return walk(first, last, sums)
+            self._walk(depth, lefts, right, first, last, sums)
+            return
         p, (size, *smaller) = self.p, sizes
         length = p.constant(f"{size} : i64")
-
-        def add_block(start: str, totals: list[str]) -> list[str]:
+        with self.loop(first, last, length, sums) as start:
             past = p.do(f"arith.addi {start}, {length} : i64")
             end = p.do(f"arith.minsi {past}, {last} : i64")
-            block = self._blocked(start, end, smaller, [self.zero] * len(sums), walk)
-            pairs = zip(totals, block, strict=True)
-            return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
-
-        return self.loop(first, last, length, sums, add_block)
-
-    def _at_once(self, depth: int) -> int:
-        """Returns the unroll factor of the loop over an axis; only the last axis is unrolled."""
-        is_last, extent = depth == len(self.axes) - 1, self.axes[depth][1]
-        return AT_ONCE if is_last and extent % AT_ONCE == 0 else 1
+            block = [self.zero] * len(sums)
+            self._blocked(depth, lefts, right, start, end, smaller, block)
+            pairs = zip(sums, block, strict=True)
+            sums[:] = [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
 
     def _near(self) -> range:
         """Returns offsets, in elements, of the cache lines that each iteration prefetches to L1.
@@ -196,50 +226,73 @@ class Sums(Operands):
         return 0 < row < LINE <= step and extent * LINE > FIRST_LEVEL
 
     def _walk(
-        self,
-        depth: int,
-        lefts: Sequence[str],
-        first: str,
-        last: str,
-        sums: list[str],
-        add: Step,
-    ) -> list[str]:
-        """Prints the loop over a contracted axis from index `first` to `last`; returns the sums.
+        self, depth: int, lefts: list[str], right: str, first: str, last: str, sums: list[str]
+    ) -> None:
+        """Sums over a contracted axis from index `first` to `last`.
 
         If rows or later blocks are prefetched, the loop over the last axis is nested: the outer
         loop prefetches once per cache line.
         """
         p, (name, extent) = self.p, self.axes[depth]
-        one = p.constant(f"{self._at_once(depth)} : i64")
+        is_last = depth == len(self.axes) - 1
+        count = AT_ONCE if is_last and extent % AT_ONCE == 0 else 1  # only this axis is unrolled
+        one = p.constant(f"{count} : i64")
         apart = self.a_stride[name] * self.a.dtype.bytes
         is_line = apart in (1, 2, 4, 8)
         rows = lefts if self.ahead and is_line else []
-        if depth < len(self.axes) - 1 or not (rows or self.fetches):
-            return self.loop(first, last, one, sums, add)
+        if not is_last or not (rows or self.fetches):
+            self._steps(depth, lefts, right, first, last, one, count, sums)
+            return
         size = LINE // apart if is_line else STEPS
         by = p.constant(f"{size} : i64")
-
-        def add_line(k: str, totals: list[str]) -> list[str]:
+        with self.loop(first, last, by, sums) as k:
             for left in rows:
                 row = at(p, left, self.ahead, self.a.dtype)
                 prefetch(p, step(p, row, k, self.a_stride[name], self.a.dtype), FIRST)
-            for fetch in self.fetches:
-                fetch.step(p.do(f"arith.divui {k}, {by} : i64"), -(-extent // size))
+            for block in self.fetches:
+                prefetch_part(p, block, p.do(f"arith.divui {k}, {by} : i64"), -(-extent // size))
             past = p.do(f"arith.addi {k}, {by} : i64")
             end = p.do(f"arith.minsi {past}, {last} : i64") if extent % size else past
-            return self.loop(k, end, one, totals, add)
+            self._steps(depth, lefts, right, k, end, one, count, sums)
 
-        return self.loop(first, last, by, sums, add_line)
-
-    def loop(
+    def _steps(
         self,
+        depth: int,
+        lefts: list[str],
+        right: str,
         first: str,
         last: str,
         by: str,
+        count: int,
         sums: list[str],
-        body: Step,
-    ) -> list[str]:
-        """Prints a loop whose loop-carried values are the accumulators; returns its results."""
+    ) -> None:
+        """Prints the loop over a contracted axis, around those over the axes inside it. Each of its
+        iterations takes `count` steps.
+        """
+        p, name = self.p, self.axes[depth][0]
+        is_last = depth == len(self.axes) - 1
+        near = self._near() if is_last else range(0)
+        ends = (0, -1) if is_last and self._is_turned() else ()
+        a, b = self.a_stride[name], self.b_stride[name]
+        with self.loop(first, last, by, sums) as k:
+            inner = [step(p, left, k, a, self.a.dtype) for left in lefts]
+            below = step(p, right, k, b, self.b.dtype)
+            for number in range(count):
+                beside = [at(p, left, number * a, self.a.dtype) for left in inner]
+                next_ = at(p, below, number * b, self.b.dtype)
+                for place in near:
+                    prefetch(p, at(p, next_, place, self.b.dtype), FIRST)
+                for left in dict.fromkeys(beside[i] for i in ends):
+                    prefetch(p, at(p, left, TURNED_AHEAD * a, self.a.dtype), FIRST)
+                self.sum(depth + 1, beside, next_, sums)
+
+    @contextmanager
+    def loop(self, first: str, last: str, by: str, sums: list[str]) -> Generator[str]:
+        """Prints a loop around the statements that are printed inside; yields its index.
+
+        The accumulators are its loop-carried values: inside, `sums` holds those of an iteration,
+        which the statements replace; afterwards, it holds the results.
+        """
         p = self.p
         p.count += 1
         k, result = f"%k_{p.count}", f"%sum{p.count}"
@@ -251,20 +304,12 @@ class Sums(Operands):
             f" iter_args({inits}) -> ({types}) : i64 {{"
         )
         p.depth += 1
-        made = body(k, carried)
-        p.put(f"scf.yield {', '.join(made)} : {types}")
+        sums[:] = carried
+        yield k
+        p.put(f"scf.yield {', '.join(sums)} : {types}")
         p.depth -= 1
         p.put("}")
-        return [f"{result}#{i}" for i in range(len(sums))]
-
-    def _multiply(self, left: str, line: str, total: str) -> str:
-        p = self.p
-        if self.is_by_lane:
-            row = self.a.read(p, left, self.lanes)
-            return self.multiply_add(row, line, total)
-        scalar = self.a.read(p, left, 0)
-        many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
-        return self.multiply_add(many, line, total)
+        sums[:] = [f"{result}#{i}" for i in range(len(sums))]
 
     def multiply_add(self, left: str, right: str, total: str) -> str:
         """left * right + total; with one rounding, if the CPU has multiply-adds."""

@@ -1,6 +1,10 @@
-"""MLIR text with which kernels share their iterations, and the number of their threads.
+"""The threads that run kernels, and those that compile them.
 
-The threads themselves are in `pool`.
+Kernels share their iterations through MLIR text; the threads that run them are in `pool`.
+
+LLVM does not take the GIL, so that threads compile in the background. They are kept, because MLIR
+loads data per thread. A forked child has none of them, and a lock that one of them held would stay
+locked there. So a fork waits until they are idle, and a child starts its own.
 """
 
 from __future__ import annotations
@@ -9,25 +13,19 @@ import ctypes
 import functools
 import importlib.util
 import os
-import re
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 SYMBOL = "stack_parallel_for"
-_DECLARES_POOL = re.compile(rf"llvm\.func[^@\n]*@{SYMBOL}\((?!%)")
-
-
-def prelude() -> str:
-    """Returns MLIR text that declares the thread pool's entry function in a module."""
-    return f"llvm.func @{SYMBOL}(!llvm.ptr, !llvm.ptr, i64, i64)\n"
-
-
-def are_asked_for(text: str) -> bool:
-    """True if a module declares the thread pool's entry function.
-
-    The text is searched, because inspecting a module would load the ops of all its dialects, which
-    takes longer than compiling it.
-    """
-    return _DECLARES_POOL.search(text) is not None
+# In the text of each module that declares the thread pool's entry function. The text is searched,
+# because inspecting a module would load the ops of all its dialects, which takes longer than
+# compiling it.
+DECLARED = f"@{SYMBOL}(!llvm.ptr"
+DECLARATION = f"llvm.func {DECLARED}, !llvm.ptr, i64, i64)\n"
 
 
 def entry(name: str, body: str, count: int, grain: int = 1) -> str:
@@ -95,3 +93,44 @@ def _openmp() -> str | None:
             for path in sorted(where.glob("libgomp*.so*")):
                 return str(path)
     return None
+
+
+# ---- compiling in the background
+
+_started: list[ThreadPoolExecutor] = []  # for this process: empty until the first submit
+_under_way: set[Future[Any]] = set()
+
+
+def submit(make: Callable[..., Made], *args: Any) -> Future[Made]:
+    """Run `make` with the arguments on another thread, and return its future."""
+    if not _started:
+        _started.append(ThreadPoolExecutor(cores(), "stack-mlir"))
+    try:
+        made = _started[0].submit(make, *args)
+    except RuntimeError:  # Python is shutting down and starts no threads
+        return _made_here(make, *args)
+    _under_way.add(made)
+    made.add_done_callback(_under_way.discard)
+    return made
+
+
+def _made_here(make: Callable[..., Made], *args: Any) -> Future[Made]:
+    made: Future[Made] = Future()
+    try:
+        made.set_result(make(*args))
+    except Exception as error:
+        made.set_exception(error)
+    return made
+
+
+def _before_fork() -> None:
+    wait(tuple(_under_way))
+
+
+def _after_fork() -> None:
+    _started.clear()
+    _under_way.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -2,23 +2,27 @@
 
 A `load` of a block with two or more axes prints nothing, and neither do its casts, transposes and
 reshapes: they only change the view. The consumer loads the elements it needs. This is correct
-because the passes put the consumer right after the load, before any store to the same memory.
+because the passes put the consumer right after the load, before any store to the same memory. Some
+instructions for short numbers also leave the result of a dot in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 
+from stack.ir.contraction import product_types, tile_extents
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import converts, in_windows, is_contraction
+from stack.ir.traits import converts, in_windows, is_contraction, is_number
 from stack.ir.types import DType
+from stack.target import Cpu, Mma
 
 from .access import Accesses
-from .elementwise import Unprintable, cast, element, shaped
-from .mma import is_raised, is_stored
+from .elementwise import Unprintable, cast, shaped
 
 VIEWS = ("cast", "fetch", "transpose", "reshape", "unfold")
 
@@ -158,7 +162,7 @@ def at(p: Accesses, base: str, offset: int, dtype: DType) -> str:
     """The address of an element `offset` further on."""
     if not offset:
         return base
-    kind = element(dtype)
+    kind = shaped(dtype)
     return p.do(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr) -> !llvm.ptr, {kind}")
 
 
@@ -166,35 +170,65 @@ def step(p: Accesses, base: str, index: str, stride: int, dtype: DType) -> str:
     """The address `index` strides further on."""
     if stride != 1:
         index = p.do(f"arith.muli {index}, {p.constant(f'{stride} : i64')} : i64")
-    kind = element(dtype)
+    kind = shaped(dtype)
     return p.do(f"llvm.getelementptr {base}[{index}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}")
-
-
-def places(shape: Sequence[int]) -> list[list[int]]:
-    """Returns the indices of all elements of a block, in row-major order."""
-    found: list[list[int]] = [[]]
-    for size in shape:
-        found = [[*place, i] for place in found for i in range(size)]
-    return found
 
 
 def each_row(p: Accesses, block: View) -> list[str]:
     """The address of every row of a block whose last axis is contiguous."""
     if block.strides[-1] != 1 and block.shape[-1] != 1:
         raise Unprintable("a row whose elements are strided in memory")
-    offsets = [
-        sum(i * s for i, s in zip(place, block.strides)) for place in places(block.shape[:-1])
-    ]
+    places = product(*map(range, block.shape[:-1]))  # in row-major order
+    offsets = [sum(i * s for i, s in zip(place, block.strides)) for place in places]
     return [at(p, block.base, offset, block.dtype) for offset in offsets]
 
 
-def loop(p: Accesses, size: int, body: Callable[[str], None]) -> None:
-    """Prints a loop over [0, size) without loop-carried values; `body` prints its statements."""
+@contextmanager
+def loop(p: Accesses, size: int) -> Generator[str]:
+    """Prints a loop over [0, size) around the statements that are printed inside; yields its index.
+
+    It has no loop-carried values.
+    """
     p.count += 1
     k = f"%k_{p.count}"
     zero, one = p.constant("0 : i64"), p.constant("1 : i64")
     p.put(f"scf.for {k} = {zero} to {p.constant(f'{size} : i64')} step {one} : i64 {{")
     p.depth += 1
-    body(k)
+    yield k
     p.depth -= 1
     p.put("}")
+
+
+# ---- which dots an instruction stores
+
+
+def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
+    """The instruction of a dot; one that works on vectors if neighbours are not contiguous."""
+    found = tile_extents(dot)
+    *_, sums = types = product_types(dot)
+    if found is None or found.group == 1:
+        return next((m for m in cpu.mmas(types) if m.rows == 1), None)
+    left, right = (_unraised(a).dtype.name for a in dot.args)
+    mma = cpu.mma((left, right, sums), found.rows, found.columns, found.depth)
+    return mma if mma is not None and mma.group == found.group else None
+
+
+def is_raised(node: Node) -> bool:
+    """True if a node adds a constant number to a block of integers."""
+    is_sum = node.op == "add" and node.dtype.is_integer and node.tensor.rank > 1
+    return is_sum and is_number(node.args[1])
+
+
+def _unraised(operand: Node) -> Node:
+    """Returns the operand of a dot before it is cast and constants are added to it."""
+    while is_raised(operand) or converts(operand):
+        operand = operand.args[0]
+    return operand
+
+
+def is_stored(node: Node, cpu: Cpu) -> bool:
+    """True for a dot whose result an instruction stores from tile registers."""
+    if not is_contraction(node):
+        return False
+    mma = mma_of(node, cpu)
+    return mma is not None and mma.rows > 1

@@ -9,8 +9,7 @@ from stack.ir.node import Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_alias, is_control, is_item, is_kernel
 
-from .device import Device, Make
-from .values import Array
+from .device import Array, Device, Make
 
 CONTROL = frozenset({"call", "cond", "while"})
 

@@ -1,24 +1,156 @@
-"""The plan of a block: a value for each result, a step for each node that executes, one arena."""
+"""The plan of a block: a value for each result, a step for each node that executes, one arena.
+
+A step reads some values and writes or allocates others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from stack.errors import StackError
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType
 from stack.run.foreign import Value, values_read
 
 from .control import CONTROL
-from .device import CallOpaque, Device, LibraryCall, Load, Make
-from .steps import FillingStep, KernelStep, MakingStep, RuntimeStep
-from .values import RuntimeValue
+from .device import (
+    Array,
+    Bound,
+    CallOpaque,
+    Device,
+    DeviceKernel,
+    Fill,
+    LibraryCall,
+    Load,
+    Make,
+    RuntimeValue,
+)
 
 ALIGNMENT = 64  # bytes, of the arena
 LARGE = 1 << 17  # bytes: allocators return at least this to the system (glibc's mmap threshold)
+
+
+@dataclass(eq=False)
+class RuntimeStep:
+    """One step. `library` names the library it calls. `capturable`: a CUDA graph can contain it."""
+
+    node: Node
+    args: Sequence[RuntimeValue]
+    outs: Sequence[RuntimeValue]
+    library: str = field(default="", kw_only=True)
+    capturable: bool = field(default=True, kw_only=True)
+
+    def bind(self, device: Device) -> Bound:
+        """Returns the function that executes the step, once all arrays in the arena are known."""
+        raise NotImplementedError
+
+    def no_memory(self, device: Device, error: Exception) -> StackError:
+        """Returns the error to raise if the library of this step ran out of memory.
+
+        It names the results that the memory was for.
+        """
+        asked = sum(v.bytes for v in self.outs)
+        names = ", ".join(v.what for v in self.outs)
+        what = f"{self.library or self.node.op} for {names}"
+        return StackError(device.shortage(error, asked, what))
+
+
+class OnArrays:
+    """A kernel that is called with two lists of arrays: those it reads, and those it writes."""
+
+    def __init__(self, launch: Fill) -> None:
+        self.launch = launch
+
+    def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
+        return lambda _: self.launch([v.get() for v in args], [v.get() for v in outs])
+
+
+@dataclass(eq=False)
+class KernelStep(RuntimeStep):
+    """A step that launches one of our kernels."""
+
+    kernel: DeviceKernel
+
+    def bind(self, device: Device) -> Bound:
+        return self.kernel.bind(self.args, self.outs)
+
+
+@dataclass(eq=False)
+class FillingStep(RuntimeStep):
+    """A library call that writes its results into arrays that exist already."""
+
+    fill: Fill
+
+    def bind(self, device: Device) -> Bound:
+        def run(_: int) -> None:
+            try:
+                self.fill([v.get() for v in self.args], [v.get() for v in self.outs])
+            except device.out_of_memory as error:
+                raise self.no_memory(device, error) from error
+
+        return run
+
+
+@dataclass(eq=False)
+class MakingStep(RuntimeStep):
+    """A step that allocates its results: control flow, a framework call, or a library call.
+
+    `dropped`: numbers of the results that nobody reads.
+    """
+
+    make: Make
+    dropped: Container[int] = ()
+
+    def bind(self, device: Device) -> Bound:
+        def run(stream: int) -> None:
+            arrays = [v.get() for v in self.args]
+            try:
+                results = self.make(arrays, stream)
+            except device.out_of_memory as error:
+                raise self.no_memory(device, error) from error
+            taken = {device.address(a) for a in arrays}
+            for number, (value, made) in enumerate(zip(self.outs, results, strict=True)):
+                if number in self.dropped:
+                    continue
+                # a loop returns operands that it passes on; another value may reuse their memory
+                address = device.address(made)
+                own = device.copy(made) if address in taken else made
+                taken.add(address)
+                value.put(own.reshape(value.shape))
+
+        return run
+
+
+def allocating(launch: Bound, values: Sequence[tuple[RuntimeValue, Callable[[], Array]]]) -> Bound:
+    """Returns a function that allocates the arrays of some values and then calls `launch`.
+
+    `values` are the results that no earlier step writes, each with its allocator.
+    """
+
+    def run(stream: int) -> None:
+        for value, allocate in values:
+            value.put(allocate())
+        launch(stream)
+
+    return run
+
+
+def releasing(launch: Bound, values: Sequence[RuntimeValue]) -> Bound:
+    """Returns a function that calls `launch`, then drops the arrays of values.
+
+    No later step reads these values.
+    """
+
+    def run(stream: int) -> None:
+        launch(stream)
+        for value in values:
+            value.array = None
+
+    return run
 
 
 class Plan:
@@ -59,7 +191,14 @@ class Plan:
             self._add(node)
         self.placed = [v for v in self.all if v.place is not None]
         if keeps:
-            self._lay_out()
+            self.arena()
+            for value in self.placed:
+                value.get()
+            for value in self.all:  # views of static values are static
+                base = value.base
+                if value.source == "view" and base is not None and base.source == "static":
+                    value.array = base.get().reshape(value.shape)
+                    value.source = "static"
         self.results = [self.find(r) for r in block.results]
 
     @cached_property
@@ -108,18 +247,20 @@ class Plan:
                 found.setdefault(last[root], []).append(value)
         return found
 
-    def _value(self, node: Node, item: int, type_: TensorType, source: str) -> RuntimeValue:
+    def _value(
+        self,
+        node: Node,
+        item: int,
+        type_: TensorType,
+        source: str,
+        base: RuntimeValue | None = None,
+    ) -> RuntimeValue:
         name = self.block.names.get(node) or str(node.attrs.get("name", node.op))
         shape = tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
         dtype = self.device.dtype(type_.dtype)
-        value = RuntimeValue(f"%{name}: {type_}", shape, dtype, source, self.device.address)
+        value = RuntimeValue(f"%{name}: {type_}", shape, dtype, source, self.device.address, base)
         self.all.append(value)
         self.values[node, item] = value
-        return value
-
-    def _view(self, node: Node, base: RuntimeValue) -> RuntimeValue:
-        value = self._value(node, 0, node.tensor, "view")
-        value.base = base
         return value
 
     def _add(self, node: Node) -> None:
@@ -131,7 +272,7 @@ class Plan:
             return
         args = [self.find(a) for a in node.args]
         if node.op == "reshape":
-            self._view(node, args[0])
+            self._value(node, 0, node.tensor, "view", args[0])
         elif node.op == "custom":
             self._add_library(node, args, self.device.hosted(node))
         elif is_kernel(node):
@@ -169,9 +310,9 @@ class Plan:
     def _computed(self, node: Node, item: int, args: Sequence[RuntimeValue]) -> RuntimeValue:
         """Returns the value of a result of compiled control flow: fresh, or that of an operand."""
         number = reused(node).get(item)
-        value = self._value(node, item, node.types[item], "output" if number is None else "view")
-        value.base = None if number is None else args[number]
-        return value
+        if number is None:
+            return self._value(node, item, node.types[item], "output")
+        return self._value(node, item, node.types[item], "view", args[number])
 
     def _opaque(self, node: Node) -> Make:
         if self.call_opaque is None:
@@ -192,18 +333,18 @@ class Plan:
         allocation.
         """
         if "updates" in node.attrs:
-            return [self._view(node, args[int(node.attrs["updates"])])]
+            return [self._value(node, 0, node.tensor, "view", args[int(node.attrs["updates"])])]
+        made: list[RuntimeValue] = []
         places = node.attrs.get("at") or (-1,) * len(node.types)
-        pairs = zip(node.types, places, strict=True)
-        return [self._placed(node, i, type_, place) for i, (type_, place) in enumerate(pairs)]
-
-    def _placed(self, node: Node, item: int, type_: TensorType, place: int) -> RuntimeValue:
-        if place < 0:
-            return self._value(node, item, type_, "output")
-        value = self._value(node, item, type_, "static" if self.keeps else "arena")
-        value.place = place
-        self.arena_bytes = max(self.arena_bytes, place + value.bytes)
-        return value
+        for item, (type_, place) in enumerate(zip(node.types, places, strict=True)):
+            if place < 0:
+                made.append(self._value(node, item, type_, "output"))
+                continue
+            value = self._value(node, item, type_, "static" if self.keeps else "arena")
+            value.place = place
+            self.arena_bytes = max(self.arena_bytes, place + value.bytes)
+            made.append(value)
+        return made
 
     def arena(self) -> None:
         """Allocates an arena, and places the intermediates in it."""
@@ -214,14 +355,3 @@ class Plan:
         start = -address % ALIGNMENT
         for value in self.placed:
             value.put_in(arena, start, address + start)
-
-    def _lay_out(self) -> None:
-        """Allocates an arena that is kept; gives views of static values their arrays."""
-        self.arena()
-        for value in self.placed:
-            value.get()
-        for value in self.all:
-            base = value.base
-            if value.source == "view" and base is not None and base.source == "static":
-                value.array = base.get().reshape(value.shape)
-                value.source = "static"

@@ -18,17 +18,15 @@ from itertools import chain
 from typing import Any
 
 from stack.ir.func import Func
-from stack.ir.memory_reuse import reused
+from stack.ir.memory import reused
 from stack.ir.node import Block, Node
 from stack.ranges import OpenRange, recording
 from stack.run.backend import Kernel, Kernels
 
 from .control import control, is_capturable
-from .device import Bound, CallOpaque, Device, DeviceKernel, Load, Make
-from .plan import Plan
+from .device import Array, Bound, CallOpaque, Device, DeviceKernel, Load, Make, RuntimeValue
+from .plan import KernelStep, MakingStep, Plan, allocating, releasing
 from .records import described, label, label_of
-from .steps import KernelStep, MakingStep, allocating, releasing
-from .values import Array, RuntimeValue
 
 
 class BlockProgram:

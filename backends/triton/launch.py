@@ -13,7 +13,7 @@ import torch
 from ..device.driver import Function
 from ..device.launch import Argument, LoadedKernel, TensorMapArgument
 from ..device.symbols import named
-from ..runtime.steps import OnArrays
+from ..runtime.plan import OnArrays
 from . import build, interpreter
 from .source import Source
 from .values import SPLIT

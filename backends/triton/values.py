@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from stack.ir.bounds import Integers
 from stack.ir.contraction import ROUNDED
-from stack.ir.integers import Integers
 from stack.ir.node import Node, walk
 from stack.ir.traits import (
     axis_order,

@@ -74,16 +74,12 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
     best = min(fits, key=lambda v: (cost(v), -v))
     wider = 2 * vector * cpu.cores
-    while _fits(2 * best, height, cpu) and extent % (best * wider) == 0:
+    # the right operand of one row takes no registers, as it stays in memory
+    while extent % (best * wider) == 0 and (
+        2 * best <= cpu.sums if height == 1 else height <= cpu.most_rows(2 * best)
+    ):
         best *= 2
     return best * vector
-
-
-def _fits(vectors: int, rows: int, cpu: Cpu) -> bool:
-    """True if the sums of a tile of `rows` rows and `vectors` vectors of columns fit in registers.
-    For one row, no registers are needed for the right operand, which stays in memory.
-    """
-    return vectors <= cpu.sums if rows == 1 else rows <= cpu.most_rows(vectors)
 
 
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:

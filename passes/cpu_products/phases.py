@@ -17,9 +17,8 @@ from __future__ import annotations
 from math import prod
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import make, param
+from stack.ir.builder import make, padded, param, reshaped, sliced
 from stack.ir.conv_op import sums_over_images
-from stack.ir.forms import padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.passes.cpu_products.windows import (
     contraction_of,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from stack.ir.builder import make
+from stack.ir.builder import make, padded, reshaped, sliced
 from stack.ir.contraction import product_types
 from stack.ir.conv_op import channels_second
 from stack.ir.dim import floordiv
-from stack.ir.forms import padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32

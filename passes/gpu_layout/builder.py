@@ -10,7 +10,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.share import Digit, Layout, Point, Share, ThreadValue, bits_of
-from stack.passes.tiling.loops import names_of
+from stack.passes.tiling.frame import names_of
 
 
 class ThreadBuilder:

@@ -27,7 +27,7 @@ from stack.passes.gpu_layout.reductions import Reductions, Scan
 from stack.passes.gpu_layout.share import Layout, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
 from stack.passes.gpu_layout.values import Values
-from stack.passes.tiling.loops import with_own_variables
+from stack.passes.tiling.frame import with_own_variables
 from stack.target import Gpu
 
 KEPT_LOOPS = ("grid", "serial", "branch")  # loops that all threads run together

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stack.ir.axes import Index
+from stack.ir.bounds import INT32
 from stack.ir.builder import param
-from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.dim import Dim, Expr, substitute, symbol
 from stack.ir.equivalence import once_in
-from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.streaming import finished
 from stack.ir.traits import (
@@ -39,7 +39,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import F64, I32, I64, DType, TensorType
 from stack.passes.nest.online import Online
-from stack.passes.nest.scope import Scope, letter, looped
+from stack.passes.nest.scope import Scope, letter, looped, names_in
 from stack.passes.nest.serial_loops import scan_nest, scatter_nest
 from stack.passes.nest.values import Scalars
 from stack.passes.positions.index_maps import index_maps_of
@@ -74,43 +74,23 @@ def emit(
     return _Nest(group, integer, root, reduced, running).kernel()
 
 
-def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Node, Index]] | None:
+def domain(
+    body: Block, root: Node | None = None, results: Sequence[Node] = ()
+) -> tuple[Node, Index, dict[Node, Index]] | None:
     """Finds the index space of a group.
 
     Args:
         body: the body of the group.
         root: the node whose axes span the space. By default the largest contraction; without one,
             the largest operand of a reduction; without one, the largest result.
+        results: the results that it has to reach; by default all results of the body.
 
     Returns:
         The root, a symbol for each of its axes, and the index of each value in terms of these
-        symbols. None if the results do not share one index space.
+        symbols. None if these axes do not determine the index of every result.
     """
-    return _domain(body, root) if root is not None else _largest_domain(body)
-
-
-@once_in
-def _largest_domain(body: Block) -> tuple[Node, Index, dict[Node, Index]] | None:
-    spanning = [n for n in body.nodes if is_contraction(n)]
-    spanning = spanning or [n.args[0] for n in body.nodes if _reduces(n)] or list(body.results)
-    most = max(static(n.tensor.size) for n in spanning)
-    roots = dict.fromkeys(n for n in spanning if static(n.tensor.size) == most)
-    return next(filter(None, (_domain(body, root) for root in roots)), None)
-
-
-def _domain(
-    body: Block, root: Node, results: Sequence[Node] = ()
-) -> tuple[Node, Index, dict[Node, Index]] | None:
-    """Finds the loop space of the results from one node: returns `root`, a symbol for each of its
-    axes, and the index of each value in terms of these symbols.
-
-    None if these axes do not determine the index of every result.
-
-    Args:
-        body: the body of the group.
-        root: the node whose axes span the space.
-        results: the results that it has to reach; by default all results of the body.
-    """
+    if root is None:
+        return _largest_domain(body)
     axes = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
         places = index_maps_of(body, root, axes)
@@ -126,6 +106,15 @@ def _domain(
     return (root, axes, places) if all(r in places for r in results) else None
 
 
+@once_in
+def _largest_domain(body: Block) -> tuple[Node, Index, dict[Node, Index]] | None:
+    spanning = [n for n in body.nodes if is_contraction(n)]
+    spanning = spanning or [n.args[0] for n in body.nodes if _reduces(n)] or list(body.results)
+    most = max(static(n.tensor.size) for n in spanning)
+    roots = dict.fromkeys(n for n in spanning if static(n.tensor.size) == most)
+    return next(filter(None, (domain(body, root) for root in roots)), None)
+
+
 def _is_full(
     root: Node, axes: Index, places: Mapping[Node, Index], results: Sequence[Node]
 ) -> bool:
@@ -134,9 +123,7 @@ def _is_full(
     If `root` is a matmul, the index of each result must use every axis of more than one element.
     """
     needed = {str(a) for a, extent in zip(axes, root.shape, strict=True) if static(extent) > 1}
-    return not is_contraction(root) or all(
-        needed <= {s.name for d in places[r] for s in symbols(d)} for r in results
-    )
+    return not is_contraction(root) or all(needed <= names_in(places[r]) for r in results)
 
 
 def axis_names(root: Node, reduced: Collection[int]) -> list[str]:
@@ -183,32 +170,29 @@ class _Nest:
             raise CannotTile("it computes with complex numbers")
         self.arrays = arrays_of(self.body)
         inputs = (*self.body.params, *self.arrays)
-        memory = {p: _memory(f"p{i}", p.tensor) for i, p in enumerate(inputs)}
+        memory = {p: param(f"p{i}", _in_global(p.tensor)) for i, p in enumerate(inputs)}
         usual = I64 if any(size > INT32[1] for size in sizes) else I32
         self.scope = Scope(integer or usual, (str(m.attrs["name"]) for m in memory.values()))
         self.values = Scalars(self.scope, memory, own)
-        self.outputs = [_memory(f"o{i}", t) for i, t in enumerate(group.types)]
+        self.outputs = [param(f"o{i}", _in_global(t)) for i, t in enumerate(group.types)]
         for output in self.outputs:
             self.scope.fresh.own(str(output.attrs["name"]))
 
     def kernel(self) -> Node:
         """Builds and returns the kernel node."""
         (first, *_) = self.body.results
+        final: dict[Node, Node] = {}
         if len(self.body.results) == 1 and mixes(first):
             parts = self.values, first, self.outputs[0], self._along
             is_scan = is_running(first)
             made = scan_nest(*parts, self.running) if is_scan else scatter_nest(*parts)
-            return self._built([made])
-        final: dict[Node, Node] = {o: o for o in self.outputs}
-        for kept, inner, stored in self._stream() if self.is_stream else self._spaces():
-            names = [o for o, _, _ in stored]
-            final.update(zip(names, self._stores(kept, inner, stored), strict=True))
-        return self._built([final[o] for o in self.outputs])
-
-    def _built(self, final: Sequence[Node]) -> Node:
-        """Builds the kernel node from `final`, the memory of each output after its last store."""
+            final[self.outputs[0]] = made
+        else:
+            for kept, inner, stored in self._stream() if self.is_stream else self._spaces():
+                names = [o for o, _, _ in stored]
+                final.update(zip(names, self._stores(kept, inner, stored), strict=True))
         params = [*self.values.memory.values(), *self.outputs]
-        block = self.scope.b.block(params, final)
+        block = self.scope.b.block(params, [final[o] for o in self.outputs])
         attrs: dict[str, object] = {
             "name": str(self.group.attrs.get("name") or "kernel"),
             "level": "tile",
@@ -230,7 +214,7 @@ class _Nest:
         stored = list(zip(self.outputs, self.body.results, strict=True))
         spaces: list[LoopSpace] = []
         for dot, results in parts_of(self.body):
-            own = _domain(self.body, dot, results)
+            own = domain(self.body, dot, results)
             if own is None or not _is_full(*own, results):
                 break
             spaces.append(self._space(*own, [(o, r) for o, r in stored if r in results]))
@@ -260,14 +244,19 @@ class _Nest:
             self.scope.axis(name, static(extent), bool(name))
             for name, extent in zip(axis_names(root, reduced), root.shape, strict=True)
         ]
-        if reduced:
-            self._share(places, iter_vars, axes, reduced)
         known: dict[str, Dim] = {str(v): a for v, a in zip(iter_vars, axes, strict=True)}
+        numbers = {str(v): i for i, v in enumerate(iter_vars) if i in reduced}
+        for node in filter(_reduces, self.body.nodes) if reduced else ():
+            for axis in map(int, node.attrs["axes"]) if node.args[0] in places else ():
+                # a reduction over an axis of the space gets no loop of its own
+                at = numbers.get(str(places[node.args[0]][axis]))
+                if at is not None:
+                    self.values.share(node, axis, axes[at])
         stored = [
             (output, result, tuple(substitute(d, known) for d in places[result]))
             for output, result in results
         ]
-        used = {s.name for _, _, place in stored for d in place for s in symbols(d)}
+        used = names_in(d for _, _, place in stored for d in place)
         # a loop over one column stays, even if no result has that axis: steps of a product tile it
         ones = zip(axes, root.shape, strict=True)
         used |= {str(a) for a, extent in ones if isinstance(a, Expr) and static(extent) == 1}
@@ -302,31 +291,13 @@ class _Nest:
         )
         return looped(index), [], [(output, result, index)]
 
-    def _share(
-        self,
-        places: Mapping[Node, Index],
-        iter_vars: Index,
-        axes: Sequence[Dim],
-        reduced: Collection[int],
-    ) -> None:
-        """Lets each reduction that runs over a reduction axis of the loop space use the loop
-        variable of that axis, so that it gets no loop of its own."""
-        known = {str(v): i for i, v in enumerate(iter_vars)}
-        for node in self.body.nodes:
-            if not _reduces(node) or node.args[0] not in places:
-                continue
-            for axis in map(int, node.attrs["axes"]):
-                at = known.get(str(places[node.args[0]][axis]))
-                if at is not None and at in reduced:
-                    self.values.share(node, axis, axes[at])
-
     def _stores(
         self, kept: Sequence[Dim], inner: Sequence[Dim], stored: Sequence[tuple[Node, Node, Index]]
     ) -> list[Node]:
         """Builds the loops of a loop space. Returns the outputs after them."""
         groups: dict[tuple[Dim, ...], list[int]] = {}  # results by their reduction axes
         for i, (_, _, place) in enumerate(stored):
-            used = {s.name for d in place for s in symbols(d)}
+            used = names_in(place)
             groups.setdefault(tuple(a for a in inner if str(a) in used), []).append(i)
 
         def program(memories: Sequence[Node]) -> list[Node]:
@@ -371,5 +342,5 @@ def _at(result: Node, place: Index) -> Index:
     return place[len(place) - result.tensor.rank :]
 
 
-def _memory(name: str, type_: TensorType) -> Node:
-    return param(name, TensorType(type_.dtype, type_.shape, "global"))
+def _in_global(type_: TensorType) -> TensorType:
+    return TensorType(type_.dtype, type_.shape, "global")

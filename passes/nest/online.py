@@ -18,7 +18,7 @@ Source: online softmax (Milakov and Gimelshein, 2018).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from stack.ir.axes import Index
@@ -30,9 +30,9 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.ir.traits import fold_of, is_contraction, is_load
 from stack.ir.types import TensorType
-from stack.passes.nest.scope import letter, looped
+from stack.passes.nest.scope import letter, looped, names_in
 from stack.passes.nest.values import Given, Scalars
-from stack.passes.positions.stream_index_maps import IndexMaps, operand_place, stream_index_maps
+from stack.passes.positions.streams import operand_place, stream_index_maps
 from stack.passes.tiling.frame import COMBINE, static, wide
 
 STREAMED = "r"  # the name of the streamed axis
@@ -72,7 +72,15 @@ class Online:
             parts = [self.scope.axis("p", -(-self.extent // self.part))]
             self.first = mul(parts[0], self.part)
         of_states = names_in(d for place in where.states.values() for d in place)
-        known = self._axes(where, of_states)
+        known: dict[str, Dim] = {}
+        for number, variable in enumerate(where.iter_vars):
+            (own,) = symbols(variable)
+            # results as long as the streamed axis have that axis itself
+            is_long = own.name not in of_states and own.high == self.extent - 1
+            if is_long and self._axis is None:
+                known[own.name] = self.axis
+            else:
+                known[own.name] = self.scope.axis(letter(number), static(own.high) + 1)
         places = [tuple(substitute(d, known) for d in place) for place in where.results]
         used = [names_in(place) for place in places]
         kept, inner = list(parts), list[Dim]()
@@ -80,23 +88,6 @@ class Online:
             is_shared = name in of_states and all(str(axis) in names for names in used)
             (kept if is_shared else inner).append(axis)
         return looped(kept), looped(inner), [(*parts, *place) for place in places]
-
-    def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
-        """Creates a loop axis for each iteration variable of the stream's states and results.
-        Returns the axes by variable name.
-
-        A variable that only results have, and that is as long as the streamed axis, gets the
-        streamed axis itself.
-        """
-        known: dict[str, Dim] = {}
-        for number, variable in enumerate(where.iter_vars):
-            (own,) = symbols(variable)
-            is_long = own.name not in of_states and own.high == self.extent - 1
-            if is_long and self._axis is None:
-                known[own.name] = self.axis
-            else:
-                known[own.name] = self.scope.axis(letter(number), static(own.high) + 1)
-        return known
 
     @property
     def axis(self) -> Dim:
@@ -256,21 +247,10 @@ def _loads_unmasked(made: Node, test: Node) -> Node:
     the variables in `test`, since these loads never leave their array.
     """
     known: dict[Node, Node] = {}
-    for load in filter(is_load, _inside(made)):
+    nodes = topological([made])
+    inside = (n for node in nodes for b in node.blocks for n in b.all_nodes)
+    for load in filter(is_load, (*nodes, *inside)):
         index, mask, _ = access_parts(load)
         if mask is test and all(test.vars.isdisjoint(i.vars) for i in index):
             known[load] = make("load", [load.args[0], *index], load.attrs, hint=load.type)
     return remade([made], known)[made] if known else made
-
-
-def _inside(made: Node) -> Iterator[Node]:
-    """Yields all nodes that a value depends on, including those in the bodies of loops."""
-    for node in topological([made]):
-        yield node
-        for block in node.blocks:
-            yield from block.all_nodes
-
-
-def names_in(index: Iterable[Dim]) -> set[str]:
-    """Returns the names of the axes that occur in the expressions of an index."""
-    return {s.name for d in index for s in symbols(d)}

@@ -9,7 +9,7 @@ from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, sy
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts
 from stack.ir.types import DType, TensorType, Type
-from stack.passes.tiling.loops import Names
+from stack.passes.tiling.frame import Names
 
 KEPT = "ijklmnopq"  # names of the axes of results
 
@@ -56,8 +56,7 @@ class Scope:
 
     def vars_of(self, index: Iterable[Dim], guard: Node | None) -> frozenset[Node]:
         """Returns the loop variables on which an index and the condition of its use depend."""
-        names = {s.name for d in index for s in symbols(d)}
-        found = frozenset(v for name in names for v in self.variables[name].vars)
+        found = frozenset(v for name in names_in(index) for v in self.variables[name].vars)
         return found if guard is None else found | guard.vars
 
     def carried(self, hint: str, type_: Type) -> Node:
@@ -168,3 +167,8 @@ def looped(axes: Iterable[Dim]) -> list[Dim]:
 def letter(axis: int) -> str:
     """Returns the name of the loop over axis number `axis` of a result: i, j, k and so on."""
     return KEPT[axis] if axis < len(KEPT) else f"i{axis}"
+
+
+def names_in(index: Iterable[Dim]) -> set[str]:
+    """Returns the names of the axes that occur in the expressions of an index."""
+    return {s.name for d in index for s in symbols(d)}

@@ -27,7 +27,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.nest.scope import Scope
-from stack.passes.positions.affine import affine
+from stack.passes.positions.index_maps import affine
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_rounded, static, wide
 
 Wanted = tuple[Node, Index, Node | None]  # a node, an index, and the guard of the element
@@ -195,21 +195,17 @@ class Scalars:
             made = self.scope.b.bitcast(source, type=source.tensor.with_dtype(node.dtype))
             return self.scope.cast(made, wide(made.dtype))
         if converts(node):
-            return self._cast(args[0], node)
+            # a 16-bit float stays as precise as registers hold it if its f32 value is wanted,
+            # unless other kernels read it from memory: all have to see one value
+            (value,), source, target = args, node.args[0].dtype, node.dtype
+            widens = target.is_float and target.bits > source.bits
+            if target != source and not (widens and behind(node.args[0]) not in self._stored):
+                value = self._rounded(value, source)
+            return self.scope.cast(self.scope.cast(value, target), wide(target))
         if tests_floats(node):
             # another kernel may read the value that it is compared with from memory
             args = [self._rounded(v, a.dtype) for v, a in zip(args, node.args, strict=True)]
         return self.scope.b.op(node.op, args, dict(node.attrs))
-
-    def _cast(self, value: Node, node: Node) -> Node:
-        """Converts a value. A 16-bit float stays as precise as registers hold it if its f32 value
-        is wanted, unless other kernels read it from memory: all have to see one value.
-        """
-        source, target = node.args[0].dtype, node.dtype
-        widens = target.is_float and target.bits > source.bits
-        if target != source and not (widens and behind(node.args[0]) not in self._stored):
-            value = self._rounded(value, source)
-        return self.scope.cast(self.scope.cast(value, target), wide(target))
 
     def _rounded(self, value: Node, dtype: DType) -> Node:
         """Rounds a value to a narrow float type. Returns it in the type of computations."""
@@ -233,16 +229,13 @@ class Scalars:
                 moved = floordiv(moved, gap + 1)
             inner.append(moved)
         value = yield source, tuple(inner), self.scope.both(guard, test)
-        if test is None or (self._is_read(source) and _is_zero(fill)):
+        while source not in self.memory and ops.is_whole_view(source):
+            (source,) = source.args
+        is_zero = is_number(fill) and not any(fill.attrs["value"].array.tobytes())  # no -0.0
+        if test is None or (source in self.memory and is_zero):
             return value  # the masked load gives 0 if the test is false
         filled = yield fill, (), guard
         return self.scope.b.select(test, value, filled)
-
-    def _is_read(self, node: Node) -> bool:
-        """True if a node is an array in memory, or a reshape or other view of one."""
-        while node not in self.memory and ops.is_whole_view(node):
-            node = node.args[0]
-        return node in self.memory
 
     def _is_reduced_before(self, node: Node, index: Index, axis: int) -> bool:
         """True if an operand of a concatenation is one reduced element, and no other loop of the
@@ -375,8 +368,3 @@ class Scalars:
             for factor, arg in zip(factors, node.args, strict=True)
         ]
         return self.scope.b.mul(*rounded)
-
-
-def _is_zero(node: Node) -> bool:
-    """True if a constant is 0.0, the value of masked loads, and not -0.0."""
-    return is_number(node) and not any(node.attrs["value"].array.tobytes())

@@ -37,8 +37,8 @@ from stack.passes.cpu_products.gemm import (
 from stack.passes.cpu_products.panels import Panels, run_of
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
-from stack.passes.steps.loop_products import product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, stores_only
+from stack.passes.steps.microkernel import product_at
 from stack.passes.steps.pack import ONCE
 from stack.passes.steps.panels import block_products, names_of_memory
 from stack.passes.steps.primitives import (

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from stack.ir import ops
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory, is_store
 from stack.passes.nest.emit import axis_names

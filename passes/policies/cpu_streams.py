@@ -25,12 +25,11 @@ from stack.passes.cpu_products.gemm import WIDTHS, column_cost, mma_rows, pick_r
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.step_lowering import StepLowering, reordered, split
-from stack.passes.positions.stream_shape import stream_axes
-from stack.passes.steps.access import is_transposed
+from stack.passes.positions.streams import stream_axes
 from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.guard import summand
-from stack.passes.steps.loop_products import product_at
 from stack.passes.steps.loops import all_loops, axes, axis_of, loops_along, nests, stores_only
+from stack.passes.steps.microkernel import product_at
 from stack.passes.steps.panels import BlockProduct, names_of_memory, read_by
 from stack.passes.steps.primitives import (
     Assume,
@@ -51,6 +50,7 @@ from stack.passes.steps.primitives import (
 )
 from stack.passes.steps.stage import computed_again
 from stack.passes.steps.stage_mem import strided_accesses
+from stack.passes.steps.tiles import is_transposed
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import CannotTile, is_expensive, static, wide
 from stack.schedule import Axis, AxisSplit, Domain, Schedule

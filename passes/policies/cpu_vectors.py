@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.policies.step_lowering import split
-from stack.passes.steps.access import is_gathered
-from stack.passes.steps.affine import index_of
-from stack.passes.steps.intervals import split_points
+from stack.passes.steps.affine import index_of, split_points
 from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import (
     LoweredKernel,
@@ -26,6 +24,7 @@ from stack.passes.steps.primitives import (
     Vectorize,
 )
 from stack.passes.steps.stage import computed_again
+from stack.passes.steps.tiles import is_gathered
 from stack.passes.tiling.frame import is_expensive
 from stack.target import Cpu
 

@@ -27,9 +27,12 @@ from stack.passes.nest.scope import letter
 from stack.passes.policies.gpu_steps import arithmetic, programs, splits
 from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.policies.stream_tiles import MEASURED, TALLEST, extents, in_parts, tables, tile
-from stack.passes.positions.contracted_axes import contracted_sizes
-from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_shape import StreamShape, is_in_memory, stream_shape
+from stack.passes.positions.streams import (
+    StreamShape,
+    is_in_memory,
+    stream_index_maps,
+    stream_shape,
+)
 from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online
 from stack.passes.steps.primitives import (
@@ -47,6 +50,7 @@ from stack.passes.steps.primitives import (
     Vectorize,
     WindowLoads,
 )
+from stack.passes.tiling.contraction import contracted_sizes
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Prediction, Schedule
 from stack.target import Gpu

@@ -21,7 +21,7 @@ from stack.ir.dim import bounds
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.nest.emit import axis_names, domain, emit
-from stack.passes.nest.online import names_in
+from stack.passes.nest.scope import names_in
 from stack.passes.policies.gpu_steps import (
     arithmetic,
     evictions,

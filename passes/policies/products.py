@@ -41,7 +41,7 @@ from stack.passes.gpu_products.tile_choice import (
 from stack.passes.policies.gpu_steps import arithmetic, programs, serial_loop, splits
 from stack.passes.policies.step_lowering import StepLowering, reordered
 from stack.passes.steps.loops import axes, nests
-from stack.passes.steps.peel import LAST
+from stack.passes.steps.partition import LAST
 from stack.passes.steps.primitives import (
     Bind,
     Fuse,

@@ -57,8 +57,7 @@ from stack.passes.policies.reduction_loops import (
     position_loop,
 )
 from stack.passes.policies.step_lowering import StepLowering, split
-from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_shape import StreamShape, stream_shape
+from stack.passes.positions.streams import StreamShape, stream_index_maps, stream_shape
 from stack.passes.steps.affine import index_of
 from stack.passes.steps.loops import all_loops, axes, axis_of, nests, stores_only
 from stack.passes.steps.online import is_online, scaled, states_of

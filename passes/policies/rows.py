@@ -112,7 +112,7 @@ class RowLowering(StepLowering[Gpu]):
     def _run(self) -> int:
         """The columns of a warp if each thread has whole columns; else 0."""
         has_run = self.space.is_column and self.space.is_one and self._fits
-        return whole_column_run(self._whole, self.space.inputs, self.target) if has_run else 0
+        return whole_column_run(self._whole, self.space.columns, self.target) if has_run else 0
 
     def _warps(self, held: int) -> int:
         """Picks the warps for a tile of `held` elements that has all of the reduction axes."""
@@ -130,7 +130,7 @@ class RowLowering(StepLowering[Gpu]):
         """
         sizes = self.target.rows
         room = max(1, sizes.thread_registers - sizes.address_registers)
-        return power_of_two(-(-held * len(self.space.arrays) // (WARP * room)))
+        return power_of_two(-(-held * self.space.held // (WARP * room)))
 
     def why_illegal(self, schedule: Schedule) -> str:
         why = super().why_illegal(schedule)

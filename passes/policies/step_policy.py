@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_generated
-from stack.passes.control import BlockPass
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.steps.primitives import IllegalStep, Step, run_steps
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of, is_bare
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import BlockPass
 from stack.schedule import with_schedules
 from stack.target import Target, as_cpu
 

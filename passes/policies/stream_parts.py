@@ -14,8 +14,7 @@ from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
 from stack.passes.policies.lowerings import has_products, policy_of
-from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_shape import stream_shape
+from stack.passes.positions.streams import stream_index_maps, stream_shape
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 

@@ -12,14 +12,13 @@ from stack.ir import ops
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import choice, contractions, is_reduction, reads_by_data, unconverted
-from stack.passes.positions.affine import affine
-from stack.passes.positions.stream_index_maps import index_in_pass, stream_index_maps
+from stack.ir.traits import choice, contractions, is_reduction, reads_by_data, splat, unconverted
+from stack.passes.positions.index_maps import affine
+from stack.passes.positions.streams import index_in_pass, stream_index_maps
 from stack.passes.positions.visibility import hiding_selects
-from stack.passes.steps.dot_parts import mixes_bf16
-from stack.passes.steps.mask_assumptions import UNDERFLOW
+from stack.passes.steps.assume import UNDERFLOW
+from stack.passes.steps.tensorize import mixes_bf16
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.rewrite.splat import splat
 from stack.schedule import AxisSplit, Schedule
 from stack.target import Gpu
 

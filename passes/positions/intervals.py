@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, converted, make, padded, reshaped, sliced
 from stack.ir.dim import add, bounds, mul
-from stack.ir.forms import converted, padded, reshaped, sliced
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, is_number
-from stack.ir.types import DType, TensorType
-from stack.passes.positions.affine import affine, slope
+from stack.ir.types import BOOL, DType, TensorType
+from stack.passes.positions.index_maps import affine, slope
 from stack.passes.tiling.frame import static
 
 
@@ -63,26 +62,21 @@ class BlockIntervals:
 
         Raises ValueError if the index does not consist of single axes.
         """
-        key = (node, index)
-        if key not in self.known:
-            self.known[key] = self._span(node, index)
-        return self.known[key]
-
-    def _span(self, node: Node, index: Index) -> Span:
         if is_number(node):
             return BlockValue(node), BlockValue(node)
         if ops.is_whole_view(node):
             return self.span(node.args[0], ops.pull(node, index)[0])
-        try:
-            found = self._rule(node, index)
-        except ValueError:
-            found = None  # an operand is not aligned with the blocks
-        return found or self._reduced(node, index)
-
-    def _rule(self, node: Node, index: Index) -> Span | None:
-        if node.dtype.kind == "b":
-            return self._condition(node, index)
-        return self._line(node, index) or (self._cast(node, index) if converts(node) else None)
+        key = (node, index)
+        if key not in self.known:
+            try:
+                if node.dtype.kind == "b":
+                    found = self._condition(node, index)
+                else:
+                    found = self._line(node, index) or self._cast(node, index)
+            except ValueError:
+                found = None  # an operand is not aligned with the blocks
+            self.known[key] = found or self._reduced(node, index)
+        return self.known[key]
 
     # ---- rules
 
@@ -109,11 +103,12 @@ class BlockIntervals:
         return (same, meet) if is_equal else (self.apply("not", meet), self.apply("not", same))
 
     def _cast(self, node: Node, index: Index) -> Span | None:
-        source, target = node.args[0].dtype, node.dtype
+        source, target = node.args[0].dtype if converts(node) else BOOL, node.dtype
         if not (source.kind == target.kind == "i" and target.bits >= source.bits):
             return None
         low, high = self.span(node.args[0], index)
-        return _as(low, target), _as(high, target)
+        wider = [BlockValue(converted(part.node, target), part.axes) for part in (low, high)]
+        return wider[0], wider[1]
 
     # ---- leaves
 
@@ -213,19 +208,9 @@ class BlockIntervals:
         return sliced(node, (0,) * len(counts), [self.shape[a] for a in part.axes])
 
     def _times(self, part: BlockValue, number: int) -> BlockValue:
-        return (
-            part
-            if number == 1
-            else self.apply("mul", part, BlockValue(constant(number, part.node.dtype)))
-        )
+        other = BlockValue(constant(number, part.node.dtype))
+        return self.apply("mul", part, other) if number != 1 else part
 
     def _plus(self, part: BlockValue, number: int) -> BlockValue:
-        return (
-            part
-            if number == 0
-            else self.apply("add", part, BlockValue(constant(number, part.node.dtype)))
-        )
-
-
-def _as(part: BlockValue, dtype: DType) -> BlockValue:
-    return BlockValue(converted(part.node, dtype), part.axes)
+        other = BlockValue(constant(number, part.node.dtype))
+        return self.apply("add", part, other) if number != 0 else part

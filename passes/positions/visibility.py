@@ -14,10 +14,9 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import choice, is_input
+from stack.ir.traits import choice, is_input, splat
 from stack.ir.types import TensorType
-from stack.passes.positions.affine import affine
-from stack.rewrite.splat import splat
+from stack.passes.positions.index_maps import affine
 
 
 def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
@@ -93,7 +92,8 @@ def is_data_limit(node: Node, index: Index) -> bool:
     data must not depend on that position.
     """
     place, value = node.args
-    if not _is_position(affine(place, index), _streamed_place(index)) or not value.tensor.rank:
+    streamed = next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)
+    if not _is_position(affine(place, index), streamed) or not value.tensor.rank:
         return False
     at = index
     while ops.is_view(value):
@@ -112,8 +112,3 @@ def _is_position(number: Dim | None, place: Dim | None) -> bool:
             quotient = atoms[0]
             return quotient.num == place and isinstance(quotient.den, int)
     return False
-
-
-def _streamed_place(index: Index) -> Dim | None:
-    """Returns the expression in an index that contains the streamed position; None if none does."""
-    return next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stack.ir.axes import Axis, Rule, plain
-from stack.ir.builder import Builder, constant, make, param
-from stack.ir.forms import sliced
+from stack.ir.builder import Builder, constant, make, param, sliced
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_constant
 from stack.ir.types import I32, TensorType

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, converted, make, padded, reshaped
 from stack.ir.conv_op import as_stored, channels_second, sums_over_images
 from stack.ir.dim import Dim, floordiv
-from stack.ir.forms import converted, padded, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32

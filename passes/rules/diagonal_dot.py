@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, converted, filled, make, spread_by_name
 from stack.ir.dim import Dim, symbol
-from stack.ir.forms import converted, filled, spread_by_name
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, equates, multiplies, spread
-from stack.passes.positions.affine import affine
+from stack.ir.traits import choice, converts, equates, multiplies, splat, spread
+from stack.passes.positions.index_maps import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.check import FINITE
 from stack.rewrite.engine import Scope, on
-from stack.rewrite.splat import splat
 
 
 @on("dot", inexact=FINITE)

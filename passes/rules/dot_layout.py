@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, make, reshaped
 from stack.ir.dim import Dim, product
 from stack.ir.equivalence import cached_by_class
-from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, spread
 from stack.rewrite.engine import Scope, on

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from math import gcd, prod
 
 from stack.ir.algebra import COMBINE
-from stack.ir.builder import make
-from stack.ir.forms import converted, reshaped, sliced
+from stack.ir.builder import converted, make, reshaped, sliced
 from stack.ir.node import Node, topological
 from stack.ir.ops import is_view
 from stack.ir.traits import is_alias, is_elementwise

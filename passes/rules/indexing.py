@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Rule, parse_rule
-from stack.ir.builder import Builder, make
-from stack.ir.forms import sliced, spread_by_name
-from stack.ir.integers import INT32
+from stack.ir.bounds import INT32
+from stack.ir.builder import Builder, make, sliced, spread_by_name
 from stack.ir.node import Node
 from stack.ir.traits import spread
 from stack.ir.types import I32, TensorType, holds_all

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from stack.ir.builder import Builder, constant, make
+from stack.ir.builder import Builder, constant, make, reshaped
 from stack.ir.data import Data
 from stack.ir.dim import Dim, add, equal, less_equal, mul
-from stack.ir.forms import reshaped
 from stack.ir.node import Node, topological
 from stack.ir.traits import axis_order, is_alias, is_elementwise, repeats, spread
 from stack.ir.types import TensorType, Type

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 
 from stack.ir import ops
 from stack.ir.axes import reshape_rule
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, converted, make, reshaped, sliced
 from stack.ir.dim import floordiv
-from stack.ir.forms import converted, reshaped, sliced
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_alias, is_input, is_reduction
 from stack.ir.types import F64, DType

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from stack.ir.builder import make, new_params, remade
+from stack.ir.builder import converted, make, new_params, remade
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
-from stack.ir.forms import converted
 from stack.ir.node import Block, Node, remade_block, topological
 from stack.ir.traits import is_alias, is_elementwise, is_fusion, is_input, is_reduction, spread
 from stack.ir.types import TupleType

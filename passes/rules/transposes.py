@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Rule, reshape_groups, reshape_rule
-from stack.ir.builder import Builder, make
+from stack.ir.builder import Builder, make, reshaped
 from stack.ir.dim import Dim
-from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, is_positions, spread
 from stack.passes.rules.dot_layout import dot_axes, make_dot
@@ -71,7 +70,8 @@ class _Reordered:
     """Values in another order of axes, computed in that order by elementwise ops.
 
     Their operands move for free. Matmuls write any order, but only one: so those count whose
-    results nothing else reads.
+    results nothing else reads. Their last axis stays one of rows or columns: elements of a batch
+    axis are of different programs.
 
     Args:
         perm: the order.
@@ -97,7 +97,9 @@ class _Reordered:
     def _computed(self, x: Node, is_own: bool) -> Node | None:
         if is_contraction(x) and is_own:
             inputs, output = dot_axes(x)
-            return make_dot(x.args, inputs, [output[p] for p in self.perm], x)
+            order = [output[p] for p in self.perm]
+            is_batch = all(order[-1] in names for names in inputs)
+            return None if is_batch else make_dot(x.args, inputs, order, x)
         if ops.lookup(x.op).kind != "elementwise":
             return None
         args: list[Node] = []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from stack.ir import ops
-from stack.ir.builder import Builder, block_of, constant, make, new_params
+from stack.ir.builder import Builder, block_of, constant, make, new_params, reshaped
 from stack.ir.dim import Dim
-from stack.ir.forms import reshaped
 from stack.ir.node import Node
 from stack.ir.traits import (
     behind,
@@ -15,12 +14,12 @@ from stack.ir.traits import (
     is_number,
     reads_by_data,
     repeats,
+    splat,
     writes_by_data,
 )
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.updates import updated_rows
 from stack.rewrite.engine import Scope, on
-from stack.rewrite.splat import splat
 
 
 @on("cast", of=("scatter",))
@@ -122,7 +121,7 @@ def with_producer(node: Node, scope: Scope) -> Node | None:
     b.names.update(body.names)
     b.locs.update(body.locs)
     result = b.op(node.op, (*own, made), node.attrs)
-    b.locs[result] = scope.lines(node)
+    b.locs[result] = scope.block.lines_of([node])
     attrs = {"kind": "loop", "name": "_".join((str(group.attrs.get("name", group.op)), node.op))}
     args = (*node.args[:-1], *group.args)
     return make("fusion", args, attrs, blocks=(b.block((*own, *body.params), (result,)),))

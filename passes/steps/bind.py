@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.node import Node
-from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     axis_of,
@@ -26,6 +25,7 @@ from stack.passes.steps.loops import (
     loops_along,
     stores_only,
     why_no_axis,
+    why_shared,
 )
 from stack.passes.steps.step import LoopStep
 from stack.target import Cpu, Gpu, Target

@@ -4,7 +4,7 @@
         it holds for some element of a tile if 64 * %r.0 - 64 * %j.0 + 63 > 0
         it holds for all elements of a tile if 64 * %r.0 - 64 * %j.0 - 63 > 0
 
-Positions are affine in loop variables and in the axes of a tile (`intervals.py`).
+Positions are affine in loop variables and in the axes of a tile (`affine.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from stack.ir.builder import constant, make
-from stack.ir.forms import converted
+from stack.ir.builder import constant, converted, make
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
     connective,
@@ -29,9 +28,8 @@ from stack.ir.traits import (
     repeats,
 )
 from stack.ir.types import DType
-from stack.passes.steps.affine import AffineIndex, place_of
-from stack.passes.steps.intervals import difference, is_condition
-from stack.passes.steps.online_masks import HidingMask
+from stack.passes.steps.affine import AffineIndex, difference, is_condition, place_of
+from stack.passes.steps.online import HidingMask
 from stack.passes.tiling.frame import static
 
 LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long
@@ -91,7 +89,10 @@ def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
         return Bounds(tuple(b for p in parts for b in p.found), all(p.exact for p in parts))
     place = _compared(test, positive, data=True)
     is_exact = difference(test) is not None
-    found = _along(place, var) if place is not None else None
+    moving = [term for term in place.terms if var in term.vars] if place is not None else []
+    if place is not None and len(moving) == 1 and moving[0] is not var:
+        place = _without_quotient(place, moving[0]) or place
+    found = place.along(var) if place is not None else None
     if found is None or not found[0] or (is_exact and not _is_affine(found[1])):
         return Bounds((), exact=False)
     return Bounds((Bound(*found),), is_exact)
@@ -116,16 +117,6 @@ def _is_affine(place: AffineIndex) -> bool:
     """True if the terms of an index are positions and scalars that cannot overflow."""
     terms = place.terms
     return all((not t.tensor.rank or is_positions(t)) and t.dtype.bits >= 32 for t in terms)
-
-
-def _along(place: AffineIndex, var: Node) -> tuple[int, AffineIndex] | None:
-    """Returns a factor and a rest such that `factor * var + rest` is >= 0 where the index is; None
-    if the index is not affine in the loop variable, or in a block of it.
-    """
-    moving = [term for term in place.terms if var in term.vars]
-    if len(moving) == 1 and moving[0] is not var:
-        place = _without_quotient(place, moving[0]) or place
-    return place.along(var)
 
 
 def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.passes.steps.edit import Edit
@@ -53,7 +53,7 @@ class ComputeWith(Step, name="compute_with"):
         edit = Edit(kernel)
 
         def visit(_: Node, made: Node) -> Node:
-            return made.rebuilt(blocks=[fused(b) for b in made.blocks]) if made.blocks else made
+            return made.rebuilt(blocks=list(map(fused, made.blocks)))
 
         def fused(block: Block) -> Block:
             while (group := next(_groups(block, self.axis), None)) is not None:
@@ -96,12 +96,8 @@ def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
     block = Block((var, *(held[k] for k in kept)), [results[k] for k in kept])
     made = make("loop", [starts[k] for k in kept], serial_like(*group), (block,))
     values = dict(zip(kept, results_of(made), strict=True))
-    found = iter([values[k] for k in first])
-    known: dict[Node, Node] = {}
-    for loop in group:
-        for old in results_of(loop):
-            known[old] = edit.note(old, next(found))
-    return known
+    old = [result for loop in group for result in results_of(loop)]
+    return dict(zip(old, (values[k] for k in first), strict=True))
 
 
 def _first_equal(

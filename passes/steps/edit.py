@@ -8,10 +8,11 @@ from functools import cached_property
 from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.traits import is_item, is_loop
 from stack.passes.steps.loops import axis_of
-from stack.passes.tiling.loops import Names, names_of
+from stack.passes.tiling.frame import Names, names_of
 
-Made = Node | list[Node]  # the replacement of a node, or of each of its results
-Visit = Callable[[Node, Node], Made]  # a node, and the node with its new operands and blocks
+# from a node, and the node with its new operands and blocks: the replacement, or one of each of its
+# results; None for the node with its new operands
+Visit = Callable[[Node, Node], Node | list[Node] | None]
 
 
 class Edit:
@@ -62,13 +63,13 @@ class Edit:
             known: replacements of some nodes.
             within: the only block in which they are replaced. Values from outside stay, even if
                 they are results of loops over the same variable, whose bodies share nodes.
-            visit: returns the replacement of a rebuilt node; None: the rebuilt node itself.
+            visit: returns the replacement of a rebuilt node.
         """
         for old, new in known.items():
             self.note(old, new)
         outside = within.captures if within is not None else ()
         done = {**dict(zip(outside, outside, strict=True)), **known}
-        self._rewrite(topological(roots, known=done), visit or (lambda _, made: made), done)
+        self._rewrite(topological(roots, known=done), visit or (lambda _, made: None), done)
         return [done.get(root, root) for root in roots]
 
     def body(
@@ -79,21 +80,9 @@ class Edit:
         """
         return Block(params or block.params, self.values(block.results, known, block))
 
-    def mapped(self, rule: Callable[[Node], Node | None]) -> Node:
-        """Replaces each node of the kernel, rebuilt with its new operands, by what `rule` returns
-        for it; keeps it for None. Returns the kernel.
-        """
-        return self.everywhere(lambda _, made: rule(made) or made)
-
     def everywhere(self, visit: Visit) -> Node:
-        """Rewrites each node of the kernel, operands first. Returns the kernel.
-
-        `visit` returns the replacement of a node, from the node before and after its operands and
-        blocks were rewritten.
-        """
-        done: dict[Node, Node] = {}
-        self._rewrite(self.block.nodes, visit, done)
-        return self.finished([done.get(r, r) for r in self.block.results])
+        """Rewrites each node of the kernel, operands first. Returns the kernel."""
+        return self.finished(self.rewritten(self.block, visit).results)
 
     def rewritten(
         self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
@@ -122,8 +111,8 @@ class Edit:
                 done[node] = parts[node.args[0]][int(node.attrs["index"])]
                 continue
             blocks = [self.rewritten(b, visit, done) for b in node.blocks]
-            args = [done.get(a, a) for a in node.args]
-            made = visit(node, node.rebuilt(args, blocks=blocks))
+            rebuilt = node.rebuilt([done.get(a, a) for a in node.args], blocks=blocks)
+            made = visit(node, rebuilt) or rebuilt
             if isinstance(made, list) and len(made) != 1:
                 parts[node] = made
                 continue
@@ -139,7 +128,7 @@ class Edit:
     def change_loops(self, axis: str, change: Visit) -> Node:
         """Rewrites each loop over an axis, inner loops first. Returns the kernel."""
 
-        def visit(old: Node, made: Node) -> Made:
-            return change(old, made) if is_loop(old) and axis_of(old) == axis else made
+        def visit(old: Node, made: Node) -> Node | list[Node] | None:
+            return change(old, made) if is_loop(old) and axis_of(old) == axis else None
 
         return self.everywhere(visit)

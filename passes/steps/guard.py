@@ -12,26 +12,25 @@ from collections.abc import Mapping, Sequence
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
     converts,
     is_elementwise,
-    is_item,
     is_load,
     is_loop,
     is_memory,
     is_number,
     is_store,
+    maker,
     multiplies,
 )
 from stack.passes.positions.visibility import known_value
-from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import bodies, is_constant
-from stack.passes.steps.online import is_online
-from stack.passes.steps.online_masks import guarded_states
+from stack.passes.steps.online import guarded_states, is_online
+from stack.passes.steps.tiles import conjuncts
 
 
 def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:
@@ -60,14 +59,13 @@ def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block
         if states is not None:
             return Block(new.params, states)
         readers = Counter(a for n in new.all_nodes for a in n.args)
-        results = [
-            edit.note(result, _carried(edit, held, result, test, readers))
-            if start in totals and before not in running and not _goes_on(held, result)
-            else result
-            for start, held, before, result in zip(
-                starts, new.params[1:], old.results, new.results, strict=True
-            )
-        ]
+        results = list(new.results)
+        carried = zip(starts, new.params[1:], old.results, new.results, strict=True)
+        for i, (start, held, before, result) in enumerate(carried):
+            loop = maker(result)
+            goes_on = is_loop(loop) and held in starts_of(loop)  # in a loop inside
+            if start in totals and before not in running and not goes_on:
+                results[i] = edit.note(result, _carried(edit, held, result, test, readers))
         return Block(new.params, results)
 
     def visit(old: Node, made: Node) -> Node:
@@ -124,12 +122,6 @@ def running_totals(block: Block) -> dict[Node, Node]:
         if not (is_memory(held) or is_total(block, held, new))
         and is_running_total(block, held, new)
     }
-
-
-def _goes_on(held: Node, new: Node) -> bool:
-    """True if `new` is the result of an inner loop that starts from `held`."""
-    loop = new.args[0] if is_item(new) else new
-    return is_loop(loop) and held in starts_of(loop)
 
 
 def masked(node: Node, test: Node) -> Node:
@@ -198,14 +190,9 @@ def _filled_load(
     edit: Edit, part: Node, test: Node, none: float, readers: Mapping[Node, int]
 ) -> Node | None:
     """Returns a load, or the conversion of one to another float type, that gives `none` where the
-    condition `test` is false. None if the value is no such load, or if something else needs a 0.
-
-    Args:
-        edit: the rewrite that this is part of.
-        part: the value.
-        test: the condition, which is in the mask of the load.
-        none: the identity of the reduction that adds the value.
-        readers: the number of nodes in the loop that read a value.
+    condition `test` of its mask is false: the identity of the reduction that adds the value. None
+    if the value is no such load, or if something else needs a 0. `readers` counts the nodes of the
+    loop that read a value.
     """
     if readers.get(part) != 1:
         return None

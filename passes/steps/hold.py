@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import constant, make, results_of
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.builder import constant, filled, make, results_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load, is_number, multiplies, number
-from stack.passes.steps.dependences import why_kept
+from stack.ir.traits import is_load
+from stack.passes.steps.affine import folded
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
@@ -31,6 +30,7 @@ from stack.passes.steps.loops import (
     extent_of,
     loops_along,
     stores_only,
+    why_kept,
     why_not_free,
 )
 from stack.passes.steps.partition import part_of
@@ -111,7 +111,7 @@ def _loaded(
         body = Block((own, *carried, *tiles), results)
         made = results_of(make("loop", [*limits, *values, *starts], attrs, (body,)))
         values = made[: len(carried)]
-        loaded = edit.values(loads, _indices(block, var, turn))
+        loaded = edit.values(loads, {var: constant(turn, var.dtype)}, visit=folded)
         held.update(zip(loaded, made[len(carried) :], strict=True))
     return list(values)
 
@@ -123,37 +123,17 @@ def _reused(
     their loads. Returns the carried values after them.
 
     `again`: the number of loops before that have used the same tiles. Each one converts tiles of
-    16-bit floats on its own, so that registers hold the narrow ones.
+    16-bit floats on its own, behind ops `again`, so that registers hold the narrow ones.
     """
     block = loop.blocks[0]
     var, *carried = block.params
     loads = [n for n in block.nodes if is_load(n) and var in n.vars]
     for turn in turns:
-        known = {**dict(zip(carried, values, strict=True)), **_indices(block, var, turn)}
-        for load, loaded in zip(loads, edit.values(loads, known), strict=True):
+        known = {**dict(zip(carried, values, strict=True)), var: constant(turn, var.dtype)}
+        for load, loaded in zip(loads, edit.values(loads, known, visit=folded), strict=True):
             if loaded in held:
-                tile = held[loaded]
-                known[load] = _narrow(tile, again) if load.dtype.bits == 16 else tile
-        values = edit.values(block.results, known)
+                known[load] = held[loaded]
+                for _ in range(again if load.dtype.bits == 16 else 0):
+                    known[load] = make("again", (known[load],))
+        values = edit.values(block.results, known, visit=folded)
     return list(values)
-
-
-def _narrow(tile: Node, again: int) -> Node:
-    """Wraps a tile in registers in `again` ops `again`, so that each loop that uses it converts it
-    anew. Otherwise registers would hold the converted tile between the loops."""
-    for _ in range(again):
-        tile = make("again", (tile,))
-    return tile
-
-
-def _indices(block: Block, var: Node, turn: int) -> dict[Node, Node]:
-    """Returns the nodes of a block to replace by constants in iteration `turn`: the loop variable,
-    and its products with constants.
-    """
-    found = {var: constant(turn, var.dtype)}
-    for node in block.all_nodes:
-        if multiplies(node) and var in node.args:
-            factors = [int(number(a)) for a in node.args if is_number(a)]
-            if factors:
-                found[node] = constant(turn * factors[0], var.dtype)
-    return found

@@ -6,21 +6,30 @@
 The part is what the iteration contributes; it does not depend on carried values, except through the
 new values of other states. What is kept depends on carried values, but not on the iteration, except
 through new values.
+
+    %masked = select(gt(%key, %row), -inf, %score)      hides a score from a maximum, and from the
+    %m = max(%old, reduce(%masked))                     sum of exp(%masked - %m), which is 0 there
+
+A selection hides elements if -inf or 0 in their place contributes the identity to every state. What
+is hidden counts as nothing: an infinity there does not become a nan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, remade
+from stack.ir.builder import constant, filled, make, remade
 from stack.ir.equivalence import once_in
-from stack.ir.forms import filled
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
-from stack.ir.traits import is_memory, multiplies, signs
+from stack.ir.traits import is_contraction, is_loop, is_memory, is_reduction, multiplies, signs
+from stack.passes.positions.visibility import fills_that_hide, follow, known_value
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant
 
 
@@ -162,3 +171,77 @@ def states_of(block: Block) -> list[State] | None:
         found.append(State(variable, *side, new))
     order = {n: i for i, n in enumerate(block.nodes)}
     return sorted(found, key=lambda state: order[state.new])
+
+
+class HidingMask(NamedTuple):
+    """A select node that hides elements from all states of an online loop, as attention masks do.
+
+    Attributes:
+        select: the selection.
+        shown: the operand that visible elements get: 1 or 2.
+    """
+
+    select: Node
+    shown: int
+
+    @property
+    def test(self) -> Node:
+        """The condition of the selection."""
+        return self.select.args[0]
+
+
+@once_in
+def masks_of(block: Block) -> Sequence[HidingMask]:
+    """Returns the select nodes in the body of an online loop that hide elements from all states."""
+    found = fills_that_hide(block.all_nodes, partial(hides, block))
+    return [HidingMask(select, shown) for select, shown in found]
+
+
+def hides(block: Block, start: Node, fill: float) -> bool:
+    """True if an element adds nothing to any state when the value `start` is `fill`."""
+    states = states_of(block)
+    if not states:
+        return False
+    known: dict[Node, float] = {start: fill}
+    follow(block, known, hidden_value)
+    return all(known.get(s.part) == identity(KIND_OF[s.new.op], s.new.dtype) for s in states)
+
+
+def hidden_value(node: Node, known: Mapping[Node, float]) -> float | None:
+    """Returns the value that operands in `known` determine; None for no certain value."""
+    if is_loop(node):
+        total = total_of(node)
+        value = known.get(total.part) if total is not None else None
+        is_none = total is not None and value == identity(KIND_OF[total.new.op], total.new.dtype)
+        return value if is_none else None
+    if is_contraction(node):
+        return 0.0 if any(known.get(a) == 0.0 for a in node.args) else None
+    if is_reduction(node):
+        value = known.get(node.args[0])
+        return value if value == identity(str(node.attrs["kind"]), node.dtype) else None
+    return known_value(node, known)
+
+
+def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
+    """Rewrites the body of an online loop so that an iteration leaves the states unchanged if
+    `test` is false. Returns the new results of the body.
+
+    If -inf in place of one part hides an iteration from all states, only this part is masked.
+    None if the body is not in the form of states.
+    """
+    states = states_of(block)
+    if states is None:
+        return None
+    maxima = (s.part for s in states if KIND_OF[s.new.op] == "max" and s.new.dtype.is_float)
+    scalars = (part for part in maxima if not part.tensor.rank)
+    alone = next((part for part in scalars if hides(block, part, -math.inf)), None)
+    known: dict[Node, Node] = {}
+    if alone is not None:
+        lowest = constant(-math.inf, alone.dtype)
+        known[alone] = edit.locate(alone, make("select", (test, alone, lowest)))
+    for _, kept, part, new in states:
+        rest, own = edit.values([kept, part], known, block)
+        if alone is None:
+            own = edit.locate(new, make("select", (test, own, identity_like(new))))
+        known[new] = edit.note(new, make(new.op, (rest, own)))
+    return [known[r] for r in block.results]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant, make
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of
+from stack.ir.memory import memory_of
 from stack.ir.node import Node
 from stack.ir.traits import converts, in_windows, is_contraction, is_load, unconverted
 from stack.ir.types import I64
+from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import all_loops, is_serial
+from stack.passes.steps.step import Step
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 
@@ -148,6 +151,27 @@ def block_products(kernel: Node) -> Iterator[BlockProduct]:
         yield from (BlockProduct(n, around) for n in inside.nodes if is_contraction(n))
 
 
+def why_not_one(kernel: Node) -> str:
+    """Returns why a step cannot mean the matmul of blocks in a kernel; "" if there is one."""
+    count = sum(1 for _ in block_products(kernel))
+    return f"{count} matrix products of blocks, not one" if count != 1 else ""
+
+
+@dataclass(frozen=True)
+class ProductStep(Step):
+    """A step that replaces the only `dot` of blocks in a kernel by itself."""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        (product,) = block_products(kernel)
+        known = {product.dot: self.change(edit, product)}
+        return edit.finished(edit.values(edit.block.results, known))
+
+    @abstractmethod
+    def change(self, edit: Edit, product: BlockProduct) -> Node:
+        """Returns what replaces the `dot`."""
+
+
 def products_reading(kernel: Node, memory: str) -> list[BlockProduct]:
     """Returns the matmuls of blocks whose panel is read from an input or local memory."""
     name = names_of_memory(kernel)
@@ -174,14 +198,6 @@ def read_by(block: Node) -> Node:
 # ---- slices of blocks in memory along one axis, also through conversions and windows
 
 
-def plus(b: Builder, x: Node, y: Node) -> Node:
-    """Builds x + y of two integers, without an addition of the constant 0."""
-    zero = constant(0, I64)
-    if zero in (x, y):
-        return y if x is zero else x
-    return b.add(x, y)
-
-
 def is_sliced(block: Node) -> bool:
     """True if a block is one that `part` can slice: loaded without a mask, maybe in windows."""
     load = read_by(block)
@@ -195,26 +211,9 @@ def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
     if converts(block):
         inner = part(b, block.args[0], axis, start, size)
         return b.cast(inner, type=inner.tensor.with_dtype(block.dtype))
-    if in_windows(block):
-        return _of_windows(b, block, axis, start, size)
-    return _cut(b, block, axis, start, size)
-
-
-def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices a block that is a `load`: loads `size` elements along the axis, `start` further on."""
-    memory, *index = block.args
-    shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
-    at = memory.tensor.rank - len(shape) + axis
-    index[at] = plus(b, index[at], start)
-    return b.load(memory, *index, type=block.tensor.with_shape(shape))
-
-
-def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """Slices a block of overlapping windows, the result of an `unfold` node.
-
-    Along an axis of taps, the windows become `size` taps long, and only the elements that they
-    cover are loaded. Along an axis without windows, the elements below the windows are sliced.
-    """
+    if not in_windows(block):
+        return _cut(b, block, axis, start, size)
+    # along an axis of taps, windows become `size` taps long, and only what they cover is loaded
     (source,), window = block.args, list(block.attrs["window"])
     tap = axis - block.attrs["axis"] - len(window)
     axis -= len(window) if tap >= 0 else 0
@@ -226,6 +225,16 @@ def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> N
         window[tap] = size
     cut = _cut(b, source, axis, start, covered)
     return b.unfold(cut, **{**block.attrs, "window": tuple(window)})
+
+
+def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
+    """Slices a block that is a `load`: loads `size` elements along the axis, `start` further on."""
+    memory, *index = block.args
+    shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
+    at = memory.tensor.rank - len(shape) + axis
+    moved = [place for place in (index[at], start) if place is not constant(0, I64)]
+    index[at] = b.add(*moved) if len(moved) == 2 else [*moved, start][0]
+    return b.load(memory, *index, type=block.tensor.with_shape(shape))
 
 
 def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:

@@ -25,11 +25,11 @@
   fewer instructions. The product is rounded, so that the error grows with m - a. The result is
   small then, and a sum of such results is at least 1.
 - `first_positions`: an update of the position of the best value uses that positions grow; see
-  `position_rules.py`. The result is the same.
+  `state_rules.py`. The result is the same.
 - `iteration_counts`: a count of the elements that a mask shows is the number of the iteration, and
-  is at least 1 after it; see `position_rules.py`. The result is the same.
+  is at least 1 after it; see `state_rules.py`. The result is the same.
 - `mean_shifts`: the shift of a mean by one element is the distance of the element from the new
-  mean, over the count; see `mean_shifts.py`. The last places may differ.
+  mean, over the count; see `state_rules.py`. The last places may differ.
 - `addends_first`: a carried sum to which an iteration adds two values gets their sum instead: what
   is small beside the carried sum would be rounded away. (Chan, Golub and LeVeque, 1983, describe
   such errors of a variance.)
@@ -42,8 +42,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stack.ir.builder import constant, make, remade
-from stack.ir.forms import converted
+from stack.ir.builder import constant, converted, make, remade
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
     choice,
@@ -60,15 +59,14 @@ from stack.ir.traits import (
     signs,
 )
 from stack.ir.types import F32
-from stack.passes.steps.access import positions, spread_along
 from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant
-from stack.passes.steps.mean_shifts import mean_shifts
 from stack.passes.steps.online import in_order
-from stack.passes.steps.position_rules import first_positions, iteration_counts
+from stack.passes.steps.state_rules import first_positions, iteration_counts, mean_shifts
 from stack.passes.steps.step import Step
+from stack.passes.steps.tiles import positions, spread_along
 from stack.passes.tiling.frame import LOG2E, static
 from stack.target import Target
 
@@ -92,7 +90,7 @@ class Rewrite(Step, name="rewrite"):
             yield f"there is no rule {self.rule!r}; there are: {', '.join(RULES)}"
 
     def apply(self, kernel: Node) -> Node:
-        return Edit(kernel).mapped(RULES[self.rule])
+        return Edit(kernel).everywhere(lambda _, made: RULES[self.rule](made))
 
 
 def _reciprocal(node: Node) -> Node | None:

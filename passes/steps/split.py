@@ -26,12 +26,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from stack.ir.bounds import INT32, Integers
 from stack.ir.builder import constant, make, results_of
-from stack.ir.integers import INT32, Integers
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.dependences import why_not_repeated
 from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.guard import guarded
 from stack.passes.steps.loops import (
@@ -43,6 +42,7 @@ from stack.passes.steps.loops import (
     is_serial,
     loops_along,
     why_no_axis,
+    why_not_repeated,
 )
 from stack.passes.steps.online import is_online, serial_like
 from stack.passes.steps.step import LoopStep
@@ -93,13 +93,8 @@ class Split(LoopStep, name="split"):
                 )
             if not is_serial(loop):
                 yield f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
-            if self._overlaps(loop):
+            if self.tail == "overlap" and padded != extent_of(loop) > self.block:
                 yield why_not_repeated(loop)
-
-    def _overlaps(self, loop: Node) -> bool:
-        """True if the last block repeats iterations: an `overlap` that does not divide them."""
-        extent = extent_of(loop)
-        return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 
     def change(self, edit: Edit, loop: Node) -> Node:
         extent = extent_of(loop)

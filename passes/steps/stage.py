@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.ir.builder import make, results_of
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop, is_memory
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.local_values import loaded, memory_for, slot
+from stack.passes.steps.fission import loaded, memory_for, slot
 from stack.passes.steps.loops import axis_of, bodies, is_serial
 from stack.passes.steps.step import Step
 from stack.target import Cpu, Target
@@ -65,7 +65,7 @@ class Stage(Step, name="stage", only=Cpu):
         if home is None:
             yield f"no two loops of one block compute {self.value}"
             return
-        if not all(map(is_serial, home.loops)):
+        if not all(loop is None or is_serial(loop) for loop in (home.first, *home.others)):
             yield f"a loop that computes {self.value} is bound: stage it before"
         inside = {n.blocks[0].params[0] for n in home.block.all_nodes if is_loop(n)} - {home.axis}
         extra = [v for v in value.vars if v in inside]
@@ -130,11 +130,6 @@ class _Storage(NamedTuple):
     first: Node | None
     others: list[Node]
 
-    @property
-    def loops(self) -> list[Node]:
-        """All loops of the block that need the value."""
-        return [*([] if self.first is None else [self.first]), *self.others]
-
 
 def _home(block: Block, value: Node) -> _Storage | None:
     """Finds the outermost block in which a value can be stored for several loops."""
@@ -187,10 +182,9 @@ def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, N
         old, starts, attrs = results_of(home.first), starts_of(home.first), home.first.attrs
         body = Block((*block.params, kept), (*block.results, store))
     *results, full = results_of(make("loop", [*starts, memory], attrs, (body,)))
-    load = edit.note(value, loaded(full, home.axis, value))
-    known = {before: edit.note(before, new) for before, new in zip(old, results, strict=True)}
+    load = loaded(full, home.axis, value)
+    known = dict(zip(old, results, strict=True))
     for loop in home.others:
         (made,) = edit.values([loop], {**known, value: load})
-        for before, new in zip(results_of(loop), results_of(made), strict=True):
-            known[before] = edit.note(before, new)
+        known.update(zip(results_of(loop), results_of(made), strict=True))
     return known

@@ -21,25 +21,24 @@ Source: `stage_mem` of Exo (Ikarashi et al., PLDI 2022); `cache_read` and `cache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 from stack.ir.bounds import LARGEST_LOCAL
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import constant, converted, make, reshaped, results_of
 from stack.ir.equivalence import once_in
-from stack.ir.forms import converted, reshaped
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of, starts_of
+from stack.ir.memory import memory_of, starts_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_item, is_load, is_loop, is_store
+from stack.ir.traits import converts, is_load, is_loop, is_store, maker
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
-from stack.passes.steps.access import tile_type
 from stack.passes.steps.affine import AffineIndex, index_of, last_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_memory, why_not_free
 from stack.passes.steps.step import Step
+from stack.passes.steps.tiles import tile_type
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Target
 
@@ -140,7 +139,12 @@ class StageMem(Step, name="stage_mem", only=Cpu):
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         reads = [_reads(loop, is_own) for loop in loops]
         for loop, found in zip(loops, reads, strict=True):
-            yield self._why_not_converted(loop, found)
+            for node in found if self.dtype else ():
+                users = [n for n in loop.blocks[0].all_nodes if node in n.args]
+                if any(not converts(n) or n.dtype.name != self.dtype for n in users):
+                    yield f"the loop over {self.axis} uses {self.memory} as {node.dtype}"
+                if not all(holds_all(n.dtype, node.dtype) for n in users):
+                    yield f"{self.dtype} does not hold all values of {node.dtype}"
         known = [access for found in reads for access in found.values()]
         stored = [_store(loop, is_own) for loop in loops]
         known += [access for access in stored if access is not None]
@@ -153,16 +157,6 @@ class StageMem(Step, name="stage_mem", only=Cpu):
         if size > LARGEST_LOCAL:
             yield f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
 
-    def _why_not_converted(self, loop: Node, reads: Mapping[Node, StridedAccess]) -> str:
-        """Returns why the copy cannot have the element type of the step; "" if it can."""
-        for node in reads if self.dtype else ():
-            users = [n for n in loop.blocks[0].all_nodes if node in n.args]
-            if any(not converts(n) or n.dtype.name != self.dtype for n in users):
-                return f"the loop over {self.axis} uses {self.memory} as {node.dtype}"
-            if not all(holds_all(n.dtype, node.dtype) for n in users):
-                return f"{self.dtype} does not hold all values of {node.dtype}"
-        return ""
-
     def _is_own(self, kernel: Node) -> Callable[[Node], bool]:
         """Returns a predicate: whether a value is a version of the memory of the step."""
         held = memory_of(kernel.blocks[0])
@@ -171,13 +165,20 @@ class StageMem(Step, name="stage_mem", only=Cpu):
     def apply(self, kernel: Node) -> Node:
         edit, is_own = Edit(kernel), self._is_own(kernel)
         copies: dict[tuple[Node | int, ...], Node] = {}
-        dtype = DTYPES[self.dtype] if self.dtype else None
 
         def change(_: Node, loop: Node) -> list[Node]:
-            block = loop.blocks[0]
-            reads = _reads(loop, is_own)
-            if reads:
-                known = _from_copies(edit, block, reads, copies, dtype)
+            block, known = loop.blocks[0], dict[Node, Node]()
+            for node, access in _reads(loop, is_own).items():
+                dtype = DTYPES[self.dtype] if self.dtype else node.dtype
+                axes = access.along, access.axis  # x and its transpose have one corner
+                key = node.args[0], access.line, access.lane, *axes, *access.corner
+                if key not in copies:
+                    copies[key] = edit.locate(node, _copy(edit, access, dtype))
+                hint = node.tensor.with_dtype(dtype)
+                load = make("load", (copies[key], *access.place), hint=hint)
+                users = [n for n in block.all_nodes if node in n.args] if self.dtype else [node]
+                known.update(dict.fromkeys(users, load))
+            if known:
                 loop = loop.rebuilt(blocks=[edit.body(block, known)])
             stored = _store(loop, is_own)
             return _with_copy(edit, loop, stored, is_own) if stored else results_of(loop)
@@ -253,31 +254,6 @@ def _variables(block: Block) -> frozenset[Node]:
     return frozenset(block.params).union(*(b.params for n in block.all_nodes for b in n.blocks))
 
 
-def _from_copies(
-    edit: Edit,
-    block: Block,
-    reads: Mapping[Node, StridedAccess],
-    copies: dict[tuple[Node | int, ...], Node],
-    dtype: DType | None,
-) -> dict[Node, Node]:
-    """Builds local copies of blocks of memory, for a loop with the body `block`. Returns loads from
-    them that replace the loads in `reads`, or what converts these to `dtype`.
-
-    `copies`: those that other loops read, by memory, loops, their axes and corner.
-    """
-    known: dict[Node, Node] = {}
-    for node, access in reads.items():
-        axes = access.along, access.axis  # x and its transpose have one corner
-        key = node.args[0], access.line, access.lane, *axes, *access.corner
-        if key not in copies:
-            copies[key] = edit.locate(node, _copy(edit, access, dtype or node.dtype))
-        hint = node.tensor.with_dtype(dtype or node.dtype)
-        load = make("load", (copies[key], *access.place), hint=hint)
-        users = [n for n in block.all_nodes if node in n.args] if dtype is not None else [node]
-        known.update((user, edit.note(user, load)) for user in users)
-    return known
-
-
 def _copy(edit: Edit, access: StridedAccess, dtype: DType) -> Node:
     """Builds local memory that contains the block which `access` covers."""
     memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(dtype))
@@ -319,7 +295,7 @@ def _into(
     params, result = list(block.params), block.results[place]
     new = Node("var", (), {"name": edit.names.own("keep")}, own.type)
     starts[place], params[place + 1] = own, new
-    inner = result.args[0] if is_item(result) else result
+    inner = maker(result)
     if inner is access.node:
         known = {result: make("store", (new, inner.args[1], *access.place))}
     else:

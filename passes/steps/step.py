@@ -127,21 +127,25 @@ def parse_steps(text: str) -> list[Step]:
 
 
 def _parsed(words: Sequence[str], line: str) -> Step:
-    name, *given = words
+    name, *arguments = words
     if name not in STEPS:
         raise unknown_name(f"step {line!r}: there is no primitive", name, STEPS)
     made = STEPS[name]
     types, fields = get_type_hints(made), _arguments(made)
     values: dict[str, Any] = {}
     positional = iter(fields)
-    for word in given:
+    for word in arguments:
         key, equals, value = word.partition("=")
         field = (
             next((f for f in fields if f.name == key), None) if equals else next(positional, None)
         )
         if field is None or field.name in values:
             raise UsageError(f"step {line!r}: unexpected argument {word!r}; write `{_usage(made)}`")
-        values[field.name] = _value(value if equals else word, types[field.name], line, field.name)
+        given = value if equals else word
+        if types[field.name] is int and not re.fullmatch(r"-?[0-9]{1,18}", given):  # 64 bits
+            wrong = f"{field.name} is a whole number, not {given[:40]!r}"
+            raise UsageError(f"step {line[:80]!r}: {wrong}")
+        values[field.name] = types[field.name](given)
     missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in values]
     if missing:
         raise UsageError(f"step {line!r}: {missing[0]} is missing; write `{_usage(made)}`")
@@ -151,14 +155,6 @@ def _parsed(words: Sequence[str], line: str) -> Step:
 def _arguments(made: type[Step]) -> list[dataclasses.Field[Any]]:
     """The fields of a primitive that are arguments, in the order of the text."""
     return [f for f in dataclasses.fields(made) if not f.kw_only]
-
-
-def _value(word: str, kind: Any, line: str, name: str) -> Any:
-    if kind is str:
-        return word
-    if not re.fullmatch(r"-?[0-9]{1,18}", word):  # 64 bits
-        raise UsageError(f"step {line[:80]!r}: {name} is a whole number, not {word[:40]!r}")
-    return int(word)
 
 
 def _usage(made: type[Step]) -> str:
@@ -185,21 +181,17 @@ class LoweredKernel:
     def take(self, *steps: Step) -> None:
         """Applies steps in order. Raises IllegalStep at the first one that is not legal."""
         for step in steps:
-            why = self._try(step)
-            if why:
+            if not self.may(step):
+                why = step.why_not(self.kernel, self.target)
                 raise IllegalStep(len(self.done), step, why)
 
     def may(self, step: Step) -> bool:
         """Applies a step if it is legal for the kernel. Returns whether it is."""
-        return not self._try(step)
-
-    def _try(self, step: Step) -> str:
-        """Applies a step if it is legal. Returns the rule that it would break, else ""."""
-        why = step.why_not(self.kernel, self.target)
-        if not why:
-            self.kernel = step.apply(self.kernel)
-            self.done.append((str(step), step.why, self.kernel))
-        return why
+        if step.why_not(self.kernel, self.target):
+            return False
+        self.kernel = step.apply(self.kernel)
+        self.done.append((str(step), step.why, self.kernel))
+        return True
 
 
 def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None) -> Node:

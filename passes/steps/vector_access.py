@@ -13,12 +13,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stack.ir.bounds import Integers
 from stack.ir.builder import constant, make
-from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.traits import is_store, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.access import (
+from stack.passes.steps.affine import index_of, limit_of, start_along
+from stack.passes.steps.loops import is_constant
+from stack.passes.steps.tiles import (
     conjunction,
     conjuncts,
     parts_of,
@@ -28,9 +30,6 @@ from stack.passes.steps.access import (
     spread_along,
     tile_type,
 )
-from stack.passes.steps.affine import index_of, start_along
-from stack.passes.steps.intervals import limit_of
-from stack.passes.steps.loops import is_constant
 from stack.passes.tiling.frame import static
 
 
@@ -105,35 +104,21 @@ class Contiguous(NamedTuple):
         shape: the shape of the block, in memory order.
         at: the axis of the lanes in it.
         attrs: attributes of the access.
-        test: its mask: a scalar, or a tile with the lane axis first.
+        test: its mask, if it has one: a scalar, or a tile with the lane axis first.
     """
 
     starts: list[Node]
     shape: tuple[int, ...]
     at: int
     attrs: dict[str, object]
-    test: Node | None
-
-    @property
-    def mask(self) -> list[Node]:
-        """Returns the mask operand of the vector access, in a list; empty if it has no mask."""
-        if self.test is None:
-            return []
-        return [self.in_memory_order(self.test) if self.test.tensor.rank else self.test]
-
-    def lanes_first(self, block: Node, shape: tuple[int, ...]) -> Node:
-        """Transposes a block in memory order to a tile with the lane axis first."""
-        if self.at:
-            order = (self.at, *(k for k in range(block.tensor.rank) if k != self.at))
-            block = make("transpose", (block,), {"perm": order})
-        return reshaped(block, shape)
+    test: list[Node]
 
     def in_memory_order(self, value: Node) -> Node:
-        """Transposes a tile with the lane axis first to a block in memory order."""
+        """Transposes a tile with the lane axis first to a block in memory order; not a scalar."""
         shape, at = self.shape, self.at
         moved = (shape[at], *(s for k, s in enumerate(shape) if k != at))
-        value = reshaped(value, moved)
-        if not at:
+        value = reshaped(value, moved) if value.tensor.rank else value
+        if not at or not value.tensor.rank:
             return value
         order = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
         return make("transpose", (value,), {"perm": order})
@@ -170,10 +155,13 @@ class Access:
             own = tile_type(dtype, (self.shape[0], *(n for n in self.shape[1:] if n > 1)))
             made = make("load", [self.memory, *operands], self._unclipped, hint=own)
             return reshaped(made, self.shape)
-        operands = [self.memory, *block.starts, *block.mask, *([self._fill] if block.mask else [])]
-        attrs = {**node.attrs, **block.attrs}
-        made = make("load", operands, attrs, hint=tile_type(dtype, block.shape))
-        return block.lanes_first(made, self.shape)
+        mask = [*map(block.in_memory_order, block.test), *([self._fill] if block.test else [])]
+        attrs, hint = {**node.attrs, **block.attrs}, tile_type(dtype, block.shape)
+        made = make("load", [self.memory, *block.starts, *mask], attrs, hint=hint)
+        if block.at:
+            order = (block.at, *(k for k in range(made.tensor.rank) if k != block.at))
+            made = make("transpose", (made,), {"perm": order})
+        return reshaped(made, self.shape)
 
     def store(self) -> Node:
         """Builds the store of all lanes that replaces the store of one lane."""
@@ -182,7 +170,8 @@ class Access:
         if block is None:
             operands = [self.memory, value, *self._places(), *self._extra()]
             return make("store", operands, self._unclipped)
-        operands = [self.memory, block.in_memory_order(value), *block.starts, *block.mask]
+        value, *mask = map(block.in_memory_order, (value, *block.test))
+        operands = [self.memory, value, *block.starts, *mask]
         return make("store", operands, {**self.node.attrs, **block.attrs})
 
     @property
@@ -211,9 +200,12 @@ class Access:
     def _extra(self) -> list[Node]:
         """Returns the mask and fill operands of a gather or scatter; empty without a mask."""
         tests = [] if self.mask is None else [self.lanes.spread(self.mask, self.shape)]
-        if "clip" in self.node.attrs:
-            tests += filter(None, [conjunction(self._clip_tests())])
-        test = conjunction(tests)
+        inside: list[Node] = []  # the bounds checks that a clipped block needs
+        for axis, place in enumerate(self._places() if "clip" in self.node.attrs else ()):
+            at, extent = axis - self.lead, static(self.memory.shape[axis])
+            if at >= 0 and Integers().may_pass(self.index[axis], self.tile[at], extent):
+                inside.append(make("lt", (place, constant(extent, place.dtype))))
+        test = conjunction([*tests, *filter(None, [conjunction(inside)])])
         if test is None:
             return []
         return [test] if is_store(self.node) else [test, self._fill]
@@ -223,15 +215,6 @@ class Access:
         """The value that masked lanes of a load get."""
         other = self.other
         return constant(0, self.node.dtype) if other is None else self.lanes.new(other)
-
-    def _clip_tests(self) -> list[Node]:
-        """The bounds checks that a clipped block needs, as masks over its elements."""
-        found: list[Node] = []
-        for axis, place in enumerate(self._places()):
-            at, extent = axis - self.lead, static(self.memory.shape[axis])
-            if at >= 0 and Integers().may_pass(self.index[axis], self.tile[at], extent):
-                found.append(make("lt", (place, constant(extent, place.dtype))))
-        return found
 
     def _block(self) -> Contiguous | None:
         """Returns the block of memory that all lanes access, if exactly one index has unit stride
@@ -251,26 +234,23 @@ class Access:
             return None  # a vector of a CPU is contiguous: along the last axis of memory
         starts = [first if k == axis else lanes.new(place) for k, place in enumerate(index)]
         begin = min(axis, lead)
-        shape = tuple(
-            lanes.count if k == axis else (tile[k - lead] if k >= lead else 1)
-            for k in range(begin, self.rank)
-        )
-        asked = conjuncts(self.mask)
-        size = static(self.memory.shape[axis])
-        is_clipped = "clip" in self.node.attrs
+        shape = [tile[k - lead] if k >= lead else 1 for k in range(begin, self.rank)]
+        shape[axis - begin] = lanes.count
+        block = Contiguous(starts, tuple(shape), axis - begin, {}, [])
+        asked, is_clipped = conjuncts(self.mask), "clip" in self.node.attrs
         if not lanes.is_loop:
             others = [p for p in asked if not self._is_clipped(p, axis, first)]
             is_zero = self.other is None or is_constant(self.other, 0)  # as clipped elements are
             is_one = is_zero and all(not p.tensor.rank and p not in lanes.wide for p in others)
             if is_one and (len(others) < len(asked) or is_clipped):
-                test = conjunction([lanes.new(p) for p in others])
-                return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
-        if is_clipped:
+                test = filter(None, [conjunction([lanes.new(p) for p in others])])
+                return block._replace(attrs={"clip": True}, test=list(test))
+        if is_clipped or (self.mask is None and static(self.memory.shape[axis]) < lanes.count):
             return None  # a clipped block cannot also have a mask over its elements
-        test = conjunction([self._part(p) for p in asked])
-        if self.mask is None and size < lanes.count:
-            return None
-        return Contiguous(starts, shape, axis - begin, {}, test)
+        made = [
+            lanes.spread(p, self.shape) if lanes.new(p).tensor.rank else lanes.new(p) for p in asked
+        ]
+        return block._replace(test=list(filter(None, [conjunction(made)])))
 
     def _is_clipped(self, test: Node, axis: int, first: Node) -> bool:
         """True if clipping a block from index `first` on along `axis` implies a condition."""
@@ -282,11 +262,6 @@ class Access:
         is_aligned = Integers().divisor(first) % self.lanes.count == 0
         is_padded = self.node.args[0] in self.lanes.padded
         return is_aligned and (end == size or (is_padded and end < size))
-
-    def _part(self, test: Node) -> Node:
-        """Returns a condition of a mask for all lanes; a scalar if it is the same in all."""
-        made = self.lanes.new(test)
-        return self.lanes.spread(test, self.shape) if made.tensor.rank else made
 
 
 def _without_units(value: Node) -> Node:

@@ -22,19 +22,24 @@ from stack.ir import ops
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
 from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.memory_versions import starts_of
+from stack.ir.memory import starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_load, is_loop, is_memory, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
-from stack.passes.steps.access import positions, reshaped, spread_along, tile_type
 from stack.passes.steps.affine import start_along
-from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_totals
-from stack.passes.steps.loops import extent_of, loops_along, why_not_free
+from stack.passes.steps.loops import extent_of, loops_along, why_not_free, why_shared
 from stack.passes.steps.online import is_none
 from stack.passes.steps.step import LoopStep
-from stack.passes.steps.tiles import factors_of, why_too_large
+from stack.passes.steps.tiles import (
+    factors_of,
+    positions,
+    reshaped,
+    spread_along,
+    tile_type,
+    why_too_large,
+)
 from stack.passes.steps.vector_access import Access, Lanes, spread_last
 from stack.passes.tiling.frame import static
 from stack.target import Gpu, Target
@@ -132,14 +137,11 @@ class _LaneBuilder(Lanes):
             else:
                 part = summand(variable, new)
                 assert part is not None
-                made.append(self.edit.note(new, self._total(new.op, first, part)))
+                whole = self.spread(part, self.shape(part))
+                total = make("reduce", (whole,), {"kind": KIND_OF[new.op], "axes": (0,)})
+                total = total if is_none(first, new.op) else make(new.op, (first, total))
+                made.append(self.edit.note(new, total))
         return made
-
-    def _total(self, op: str, first: Node, part: Node) -> Node:
-        """Reduces the tile `part` over its lanes by `op`, and adds the initial value."""
-        whole = self.spread(part, self.shape(part))
-        total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
-        return total if is_none(first, op) else make(op, (first, total))
 
     def _walk(self, block: Block) -> None:
         for node in block.nodes:
@@ -155,15 +157,13 @@ class _LaneBuilder(Lanes):
         if self.wide.isdisjoint(node.args):
             self.done[node] = node.rebuilt(args)
             return
-        if is_item(node):
-            self.done[node] = node.rebuilt(args)
-            self.wide.add(node)
-            return
         if is_store(node):
             self.done[node] = Access(node, self).store()
             return
         self.wide.add(node)
-        if node in self.running:
+        if is_item(node):
+            self.done[node] = node.rebuilt(args)
+        elif node in self.running:
             self.done[node] = self._running(node)
         elif is_load(node):
             self.done[node] = Access(node, self).load()
@@ -222,7 +222,10 @@ class _LaneBuilder(Lanes):
         _, start = loop_parts(node.args, node.attrs)
         wide = _widened(node, self.wide)
         body = replace(self, done=dict(self.done), wide={*self.wide, *wide}, running={})
-        new_held = [self._wider(h) if h in wide else h for h in held]
+        new_held = [
+            Node("var", (), h.attrs, tile_type(h.dtype, self.shape(h))) if h in wide else h
+            for h in held
+        ]
         body.done.update(zip(held, new_held, strict=True))
         body._walk(block)
         results = [
@@ -247,16 +250,10 @@ class _LaneBuilder(Lanes):
             if h in wide:
                 self.wide.add(item)
 
-    def _wider(self, held: Node) -> Node:
-        return Node("var", (), dict(held.attrs), tile_type(held.dtype, self.shape(held)))
-
 
 def _widened(loop: Node, wide: Collection[Node]) -> set[Node]:
-    """Returns the variables of an inner loop whose carried values become tiles.
-
-    Args:
-        loop: the inner loop.
-        wide: the values around it that become tiles.
+    """Returns the variables of an inner loop whose carried values become tiles, if the values
+    `wide` around it do.
     """
     block = loop.blocks[0]
     _, *held = block.params

@@ -21,13 +21,13 @@ from typing import NamedTuple
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import converts, is_load, is_positions, repeats
-from stack.passes.steps.access import conjunction, positions, spread_along, tile_type
+from stack.ir.traits import converts, is_load, is_positions, repeated
 from stack.passes.steps.affine import AffineIndex, place_of
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import why_no_memory
 from stack.passes.steps.step import Step
+from stack.passes.steps.tiles import conjunction, positions, spread_along, tile_type
 from stack.passes.tiling.frame import power_of_two, static
 from stack.target import Gpu, Target
 
@@ -97,7 +97,8 @@ def run_of(load: Node) -> MemoryRun | None:
     if load.tensor.rank < 2:
         return None
     index = access_parts(load)[0]
-    moving = [axis for axis, i in enumerate(index) if i.tensor.rank and not _is_same(i)]
+    # not the same for all elements of the tile
+    moving = [axis for axis, i in enumerate(index) if repeated(i).tensor.rank]
     if len(moving) != 1:
         return None
     place = place_of(index[moving[0]])
@@ -111,11 +112,6 @@ def run_of(load: Node) -> MemoryRun | None:
     if extent > MOST or extent > SHARE * tile:
         return None
     return MemoryRun(moving[0], place, count)
-
-
-def _is_same(index: Node) -> bool:
-    """True if an index is the same for all elements of a tile."""
-    return repeats(index) and not index.args[0].tensor.rank
 
 
 def _size(positions: Node) -> int:

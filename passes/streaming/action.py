@@ -31,19 +31,19 @@ from stack.passes.streaming.terms import (
     Shift,
     State,
     TieFactor,
-    Writer,
-    follows,
 )
 
 
 def correct_block(normal: NormalForm, types: Mapping[State, Type]) -> Block:
-    """Returns the block `correct` of a stream: old states as if computed with the new values."""
-    states = normal.states
+    """Returns the block `correct` of a stream: old states as if computed with the new values.
+    Each result has the source lines of its state."""
+    states, old_locs = normal.states, normal.graph.block.locs
     old = {s: param(f"old{i}", types[s]) for i, s in enumerate(states)}
     new = {s: param(f"new{i}", types[s]) for i, s in enumerate(states)}
     action = _Action(normal, old, new)
-    results = [action.corrected(s) for s in states]
-    return Block([*old.values(), *new.values()], results)
+    made = {s: action.corrected(s) for s in states}
+    locs = {made[s]: old_locs[s.source] for s in states if s.source in old_locs}
+    return Block([*old.values(), *new.values()], list(made.values()), {}, locs)
 
 
 def _no_memory(node: Node, shape: tuple[Dim, ...]) -> Node:
@@ -155,28 +155,3 @@ class _Action:
             state = State("count", state.names, state.space, (), state.source)
         held = next(s for s in self.normal.states if s == state)
         return self.old.states[held], held.names
-
-
-def describe(normal: NormalForm, writer: Writer) -> list[str]:
-    """Describes F and A of each state, for the log."""
-    lines: list[str] = []
-    for state in normal.states:
-        place = writer.place[state]
-        factors = [f for f in state.all_factors if follows(f)]
-        if not factors:
-            lines.append(f"{place}: no state in it, A = 1")
-            continue
-        action: list[str] = []
-        for factor in dict.fromkeys(factors):
-            if isinstance(factor, TieFactor):
-                action.append(f"[r = r'] with r = {writer.node(factor.bound.value.node)}")
-                continue
-            r = writer.reference(factor.r)
-            if isinstance(factor, Exp):
-                action.append(f"{factor.op}(r - r') with r = {r}")
-            else:
-                degree = factors.count(factor)
-                action.append(f"binomial of degree {degree} in (r - r') with r = {r}")
-        summand = writer.product(1.0, state.all_factors)
-        lines.append(f"{place}: F = {summand}, A = {' times '.join(action)}")
-    return lines

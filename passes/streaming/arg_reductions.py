@@ -13,9 +13,8 @@ the best value, one stream returns both, so that memory is read once.
 
 from __future__ import annotations
 
-from stack.ir.builder import Builder, constant, param
-from stack.ir.forms import reshaped
-from stack.ir.integers import INT32
+from stack.ir.bounds import INT32
+from stack.ir.builder import Builder, constant, param, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import finds_position, is_elementwise, is_reduction
 from stack.ir.types import I32, TensorType
@@ -41,7 +40,7 @@ def streamed_position(node: Node, scope: Scope, min_axis: int) -> Node | None:
     best = _best_of(node, scope)
     if _is_streamed(node, best, scope, min_axis):
         return _result(node, best, int(best is not None))
-    return None if best is None else first_position(scope.builder, node, node.args[0], best)
+    return None if best is None else first_position(Builder(), node, node.args[0], best)
 
 
 def streamed_best(node: Node, scope: Scope, min_axis: int) -> Node | None:

@@ -7,27 +7,23 @@ an infinity there does not become a nan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from stack.ir import ops
-from stack.ir.builder import constant, make, param
+from stack.ir.builder import constant, converted, make, param
 from stack.ir.dim import Dim
-from stack.ir.forms import converted
-from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     choice,
-    contractions,
     converts,
-    is_contraction,
     is_formula,
     is_number,
     reads_by_data,
     shows,
     signs,
+    splat,
 )
-from stack.ir.types import BOOL, TensorType
+from stack.ir.types import BOOL, DType, TensorType
 from stack.passes.streaming.action import correct_block
 from stack.passes.streaming.graph import keeps_its_value
 from stack.passes.streaming.normal_form import NormalForm
@@ -35,26 +31,18 @@ from stack.passes.streaming.render import Render, again, in_shape, widened
 from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, TermValue
 from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import replace
-from stack.rewrite.splat import splat
-
-
-@dataclass(frozen=True)
-class Built:
-    """A `stream` node, and the nodes of the function that its results replace."""
-
-    node: Node
-    outputs: tuple[Node, ...]
+from stack.rewrite.equivalent_groups import with_lines
 
 
 class Build:
-    """Builds a `stream` node that computes `outputs`.
+    """Builds a `stream` node.
 
     Args:
         normal: the region in normal form.
         finishing: nodes that are computed in the block `finish`, outputs included.
     """
 
-    def __init__(self, normal: NormalForm, finishing: frozenset[Node]) -> None:
+    def __init__(self, normal: NormalForm, finishing: Collection[Node]) -> None:
         self.normal = normal
         self.region = normal.region
         self.finishing = finishing
@@ -68,30 +56,36 @@ class Build:
         seen = in_shape(node, shape)
         return self.args.setdefault(seen, param(f"p{len(self.args)}", seen.type))
 
-    def build(self, outputs: Sequence[Node]) -> Built:
-        """Returns the built stream. Raises Refusal if a value does not fit after all."""
-        states = self._states()
-        results = self._finish(states, outputs)
+    def build(self, outputs: Sequence[Node]) -> Node:
+        """Returns the stream that computes `outputs`. Raises Refusal if a value does not fit after
+        all."""
+        states: dict[State, Node] = {}
+        render = Render(self.normal, self.leaf, states)
+        for state in self.normal.states:
+            states[state] = self._state(state, render)
+            self.made.setdefault(states[state], state.source)
+        self.made.update(render.made)
+        ends = {s: param(f"s{i}", n.type) for i, (s, n) in enumerate(states.items())}
+        render = Render(self.normal, self.leaf, ends, final=True)
+        done: dict[Node, Node] = {}
+        results: list[Node] = []
+        for output in outputs:
+            made = self._finished(output, render, done)
+            if made.type != output.type:
+                made = make("cast", (made,), hint=output.type)
+            results.append(made)
+            self.made[made] = output
+        self.made.update(render.made)
         if not self.args or not states:
             raise Refusal("nothing is read from memory")
         params = list(self.args.values())
-        ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
         blocks = (
             masks_as_selects(self._block(params, list(states.values()))),
-            self._correct(states),
-            self._block([*ends, *params], results),
+            correct_block(self.normal, {s: n.type for s, n in states.items()}),
+            self._block([*ends.values(), *params], results),
         )
         kinds = dict.fromkeys(s.kind for s in self.normal.states if s.kind != "count")
-        node = make("stream", list(self.args), {"name": "_".join(kinds)}, blocks)
-        return Built(with_lines(node), tuple(outputs))
-
-    def _correct(self, states: dict[State, Node]) -> Block:
-        """Returns the block `correct`; each result has the source lines of its state."""
-        made = correct_block(self.normal, {s: n.type for s, n in states.items()})
-        old = self.region.graph.block.locs
-        pairs = zip(made.results, states, strict=True)
-        locs = {result: old[s.source] for result, s in pairs if s.source in old}
-        return Block(made.params, made.results, made.names, locs)
+        return with_lines(make("stream", list(self.args), {"name": "_".join(kinds)}, blocks))
 
     def _block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
         """Returns a block of the stream. Its nodes take the names and source lines of the nodes of
@@ -104,19 +98,14 @@ class Build:
 
     # ---- states
 
-    def _states(self) -> dict[State, Node]:
-        made: dict[State, Node] = {}
-        render = Render(self.normal, self.leaf, made)
-        for state in self.normal.states:
-            made[state] = self._state(state, render)
-            self.made.setdefault(made[state], state.source)
-        self.made.update(render.made)
-        return made
-
     def _state(self, state: State, render: Render) -> Node:
         dtype = wide(state.source.dtype)
         if state.kind == "dot":
-            return self._dot(state, render)
+            operand = state.source.args[0].dtype
+            spaces = (state.space, state.right_space)
+            factors = (state.factors, state.right)
+            sides = [self._operand(f, s, operand, render) for f, s in zip(factors, spaces)]
+            return render.dot(sides, spaces, state.names, state.source)
         if state.kind == "count":
             value, kind = render.full(constant(1.0, dtype), state.space), "sum"
         elif state.kind == "pick":
@@ -145,24 +134,17 @@ class Build:
         chosen = make("eq", (here, wanted))
         return make("select", (chosen, value, constant(0, value.dtype)))
 
-    def _dot(self, state: State, render: Render) -> Node:
-        dtype = state.source.args[0].dtype
-        left = self._operand(state.factors, state.space, dtype.name, render)
-        right = self._operand(state.right, state.right_space, dtype.name, render)
-        spaces = (state.space, state.right_space)
-        return render.dot((left, right), spaces, state.names, state.source)
-
-    def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
+    def _operand(
+        self, factors: Sequence[Factor], space: Names, dtype: DType, render: Render
+    ) -> Node:
         """Returns the product of `factors` as an operand of a dot, in the element type `dtype` that
         the dot's operand has in the function."""
         alone = factors[0] if len(factors) == 1 else None
         if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
             made = render.value(alone.value, native=True)
-            if made.dtype.name == dtype:
+            if made.dtype == dtype:
                 return render.full(render.spread(made, render.names(alone.value), space), space)
-        operands = [a for s in contractions(s.source for s in self.normal.states) for a in s.args]
-        target = next(a.dtype for a in operands if a.dtype.name == dtype)
-        return converted(render.product(1.0, factors, space, wide(target)), target)
+        return converted(render.product(1.0, factors, space, wide(dtype)), dtype)
 
     def _is_view(self, value: TermValue) -> bool:
         """True if a value is read from memory through views and casts only."""
@@ -172,48 +154,30 @@ class Build:
             (value,) = self.region.operand_values(value)
         return True
 
-    # ---- finish
-
-    def _finish(self, states: dict[State, Node], outputs: Sequence[Node]) -> list[Node]:
-        ends = {s: param(f"s{i}", n.type) for i, (s, n) in enumerate(states.items())}
-        render = Render(self.normal, self.leaf, ends, final=True)
-        done: dict[Node, Node] = {}
-        results: list[Node] = []
-        for output in outputs:
-            made = self._node(output, render, done)
-            if made.type != output.type:
-                made = make("cast", (made,), hint=output.type)
-            results.append(made)
-            self.made[made] = output
-        self.made = {**self.made, **render.made}
-        return results
-
-    def _node(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
-        if node not in done:
-            done[node] = self._finished(node, render, done)
-            self.made.setdefault(done[node], node)
-        return done[node]
-
     def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
-        if node in self.region.members:
-            return in_shape(render.form(node), node.shape)
-        if is_number(node):
-            return render.value(TermValue(node, ()))
-        if node in self.args:  # the loop reads it, though it may be a view of another array
-            return widened(self.args[node])
-        views = shows(node)
-        inside = node in self.finishing or views or self.region.graph.is_generated(node)
-        if not inside and node in self.seen:
-            inside = self.region.passes(self.seen[node])
+        """Returns the node of a value after the loop; `done` has those that are known."""
+        if node in done:
+            return done[node]
+        region = self.region
+        is_inside = node in self.finishing or shows(node) or region.graph.is_generated(node)
+        is_inside = is_inside or (node in self.seen and region.passes(self.seen[node]))
         moved = ops.is_whole_view(node) or is_formula(node) or reads_by_data(node)
-        if not inside or not (keeps_its_value(node) or moved):
-            if is_contraction(node) and node in self.region.dots:
-                raise Refusal(
-                    f"{self.region.graph.name(node)}, which is as long as the axis, is needed"
-                    " after the pass"
-                )
-            return widened(self.leaf(node, node.shape))
-        return again(node, [self._node(a, render, done) for a in node.args])
+        if node in region.members:
+            made = in_shape(render.form(node), node.shape)
+        elif is_number(node):
+            made = render.value(TermValue(node, ()))
+        elif node in self.args:  # the loop reads it, though it may be a view of another array
+            made = widened(self.args[node])
+        elif is_inside and (keeps_its_value(node) or moved):
+            made = again(node, [self._finished(a, render, done) for a in node.args])
+        elif node in region.dots:
+            name = region.graph.name(node)
+            raise Refusal(f"{name}, which is as long as the axis, is needed after the pass")
+        else:
+            made = widened(self.leaf(node, node.shape))
+        done[node] = made
+        self.made.setdefault(made, node)
+        return made
 
 
 ABSORBS = -(2.0**120)  # half a digit of it exceeds 2 ** 95, in 32-bit floats
@@ -247,7 +211,9 @@ def _mask(node: Node) -> Mask | None:
         return _mask(node.args[0])
     if ops.is_whole_view(node):
         found = _mask(node.args[0])
-        return None if found is None else (_moved(node, found[0]), found[1])
+        if found is None or isinstance(found[0], bool):
+            return found
+        return make(node.op, (found[0],), node.attrs, hint=node.tensor.with_dtype(BOOL)), found[1]
     chosen = choice(node)
     if chosen is None:
         return None
@@ -255,23 +221,13 @@ def _mask(node: Node) -> Mask | None:
     fills = {m[1] for m in (yes, no) if m is not None} - {None}
     if yes is None or no is None or len(fills) != 1:
         return None
-    return _chosen(chosen.test, yes[0], no[0]), fills.pop()
-
-
-def _moved(move: Node, test: Node | bool) -> Node | bool:
-    if isinstance(test, bool):
-        return test
-    return make(move.op, (test,), move.attrs, hint=move.tensor.with_dtype(BOOL))
-
-
-def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
-    """Builds the condition `test ? yes : no` from `and`, `or` and `not`, where `yes` and `no` are
-    conditions or known bools; operations that a known bool decides are left out."""
-    if yes is no:
-        return yes
-    first = _both("and", test, yes)
-    second = _both("and", make("not", (test,)), no)
-    return _both("or", first, second)
+    if yes[0] is no[0]:
+        return yes[0], fills.pop()
+    branches = (
+        _both("and", chosen.test, yes[0]),
+        _both("and", make("not", (chosen.test,)), no[0]),
+    )
+    return _both("or", *branches), fills.pop()
 
 
 def _both(op: str, a: Node | bool, b: Node | bool) -> Node | bool:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stack.ir.builder import make
+from stack.ir.builder import converted, make, sliced
 from stack.ir.dim import Dim, add, less_equal
-from stack.ir.forms import converted, sliced
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     converts,
@@ -29,28 +28,20 @@ from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.engine import replace
 
 
-def joins_rows(node: Node) -> bool:
-    """True if a node may put elements beside the rows of its operand: a concat or a pad."""
-    return node.op in ("concat", "pad")
-
-
 def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
     """Returns the block with concats and pads of single elements split into the long part and the
     elements. Each is split only if `spend`, which gets its source lines, returns True."""
     refused: set[Node] = set()
-    graph = Graph(block)
-    while True:
-        block = graph.block
-        found = next((n for n in block.nodes if joins_rows(n) and n not in refused), None)
-        if found is None:
-            return block
+    while joined := [n for n in block.nodes if n.op in ("concat", "pad") and n not in refused]:
+        found, graph = joined[0], Graph(block)
         refused.add(found)
         try:
             changed = _Split(graph, found).replacements()
         except Refusal:
             continue
         if spend(graph.lines([found])):
-            graph = Graph(_without_shifts(replace(block, changed)))
+            block = _without_shifts(replace(block, changed))
+    return block
 
 
 class _Split:
@@ -147,7 +138,7 @@ class _Split:
             return value
         if self._is_repeated(value):
             if i != self.long:
-                return self._spread(value, self.axis)
+                return self._row(value)
             shape = self.parts[self.concat][i].shape
             return make("broadcast", value.args, value.attrs, hint=value.tensor.with_shape(shape))
         begin: Dim = 0
@@ -165,20 +156,16 @@ class _Split:
         return along is not None and self.axis not in along
 
     def _row(self, value: Node) -> Node:
-        """Removes the concat's axis, of size 1, from a value."""
-        if self._is_repeated(value):
-            return self._spread(value, self.axis)
+        """Removes the concat's axis from a value, which has one element along it or is a broadcast
+        along it."""
         shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
-        return in_shape(value, shape)
-
-    def _spread(self, value: Node, axis: int) -> Node:
-        """Removes axis `axis`, along which a broadcast repeats its operand, from the broadcast."""
-        shape = tuple(s for i, s in enumerate(value.shape) if i != axis)
-        inner = value.args[0]
-        if inner.tensor.size == value.tensor.with_shape(shape).size:
-            return in_shape(inner, shape)
-        axes = tuple(int(a) - (int(a) > axis) for a in value.attrs["axes"])
+        if not self._is_repeated(value):
+            return in_shape(value, shape)
+        (inner,) = value.args
         hint = value.tensor.with_shape(shape)
+        if inner.tensor.size == hint.size:
+            return in_shape(inner, shape)
+        axes = tuple(int(a) - (int(a) > self.axis) for a in value.attrs["axes"])
         return make("broadcast", (inner,), {"axes": axes}, hint=hint)
 
 

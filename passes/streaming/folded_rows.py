@@ -11,9 +11,8 @@ from collections.abc import Callable
 from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.builder import Builder, make, new_params, param
+from stack.ir.builder import Builder, make, new_params, param, reshaped, sliced
 from stack.ir.dim import symbol
-from stack.ir.forms import reshaped, sliced
 from stack.ir.node import Block, Node, remade_block
 from stack.ir.ops import is_view
 from stack.ir.stream_op import streamed_axes

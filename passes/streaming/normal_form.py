@@ -13,7 +13,7 @@ from itertools import product as choices
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make
 from stack.ir.node import Node
-from stack.ir.traits import equates, is_contraction, is_reduction, reads_by_data, signs
+from stack.ir.traits import equates, is_contraction, is_reduction, reads_by_data, signs, splat
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.stabilizer import may_be_infinite, stabilizers
 from stack.passes.streaming.sums import Sums
@@ -32,7 +32,6 @@ from stack.passes.streaming.terms import (
     Term,
     TermValue,
 )
-from stack.rewrite.splat import splat
 
 
 class NormalForm(Sums):

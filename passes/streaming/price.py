@@ -31,9 +31,8 @@ from stack.passes.cpu_products.gemm import column_cost
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.policies.lowerings import lowering_of
-from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.policies.stream_tiles import extents
-from stack.passes.positions.stream_shape import memory_side, stream_axes
+from stack.passes.positions.streams import memory_side, stream_axes
 from stack.passes.streaming.terms import DotsInMemory, Refusal
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.rewrite.log import Log
@@ -78,11 +77,13 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, type[
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
-            _check(lowering_of(stream, gpu))
+            lowering_of(stream, gpu).check()  # no kernel is built
             return check_chain(stream, gpu), None
         if loops != "cpu":
             raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
         price = cpu_price(stream, as_cpu(target))
+    except CannotTile as why:
+        return str(why), Refusal
     except Refusal as why:
         return str(why), type(why)
     if price.streamed < price.unfused:
@@ -90,36 +91,32 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, type[
     return f"it costs {price}", Refusal
 
 
-def _check(lowering: StepLowering[Gpu] | StepLowering[Cpu]) -> None:
-    """Raises Refusal if a stream's scheduling policy or loop nest cannot be built for it. No kernel
-    is built."""
-    try:
-        lowering.check()
-    except CannotTile as why:
-        raise Refusal(str(why)) from why
-
-
 def cpu_price(stream: Node, cpu: Cpu) -> Price:
     """Estimates the cost of a stream on a CPU.
 
     Raises:
-        Refusal: the CPU has no loop for it.
+        Refusal, CannotTile: the CPU has no loop for it.
     """
     if not contractions(stream.blocks[0].nodes):
         raise Refusal("its rows are reduced in place")
     lowering = CpuStreams(stream, cpu)
-    _check(lowering)
+    lowering.check()
     states, axes = stream.blocks[0], stream_axes(stream)
     schedule = lowering.schedule
     extent, rows = static(streamed_extent(stream)), schedule.block("m")
     dots = contractions(states.nodes)
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
-    is_short = lowering.is_short
-    work = sum(_operations(d) / (short if is_short and _is_short(d) else plain) for d in dots)
-    parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)
+    work = parts = 0.0
+    for dot in dots:
+        sizes = parse_rule(dot.attrs["rule"]).sizes([a.shape for a in dot.args])
+        operations = 2 * prod(static(s) for s in sizes.values())
+        # there are instructions for its 16-bit operands, at least in a library
+        is_short = all(a.dtype.bits == 16 for a in dot.args)
+        work += operations / (short if is_short and lowering.is_short else plain)
+        parts += operations / (short if is_short else plain)
     inner = [d for d in dots if d not in states.results]
-    between = 2 * sum(_bytes(d) for d in inner)
-    between += 2 * sum(_bytes(d.args[1 - memory_side(d)]) for d in axes.wide)
+    between = 2 * sum(static(d.tensor.bytes) for d in inner)
+    between += 2 * sum(static(d.args[1 - memory_side(d)].tensor.bytes) for d in axes.wide)
     shared = axes.batch * axes.rows
     elements = shared * extent / cpu.lanes * cpu.score_cycles
     programs = axes.batch * -(-axes.rows // rows)
@@ -134,20 +131,6 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     streamed = launch + visible * ((work + elements) * fill + corrections)
     kernels = (len(dots) + 1) * launch  # the ops between the matmuls are one kernel
     return Price(streamed, kernels + parts + elements + between * cpu.clock / rate)
-
-
-def _is_short(dot: Node) -> bool:
-    """True if there are instructions for its 16-bit operands, at least in a library."""
-    return all(a.dtype.bits == 16 for a in dot.args)
-
-
-def _operations(dot: Node) -> int:
-    sizes = parse_rule(dot.attrs["rule"]).sizes([a.shape for a in dot.args])
-    return 2 * math.prod(static(s) for s in sizes.values())
-
-
-def _bytes(node: Node) -> int:
-    return static(node.tensor.bytes)
 
 
 def check_chain(stream: Node, gpu: Gpu) -> str:

@@ -18,13 +18,13 @@ from math import prod
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule
-from stack.ir.builder import make
+from stack.ir.builder import make, reshaped
 from stack.ir.dim import Dim, product
-from stack.ir.forms import reshaped
 from stack.ir.node import Block, Node
 from stack.ir.traits import behind, converts, is_contraction, is_reduction
 from stack.ir.warp_ops import WARP
 from stack.passes.policies.reduction_loops import reduces_columns, shortest_streamed
+from stack.passes.streaming.graph import Graph
 from stack.target import Gpu
 
 
@@ -126,10 +126,7 @@ class _Merge:
 
     def __init__(self, block: Block, run: _Run) -> None:
         self.block, self.run = block, run
-        self.users: dict[Node, list[Node]] = {}
-        for node in block.nodes:
-            for arg in dict.fromkeys(node.args):
-                self.users.setdefault(arg, []).append(node)
+        self.users = Graph(block).users
         self.runs: dict[Node, _Run] = {}  # of each value that has the axes
 
     def reaches(self, first: Node) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import LETTERS
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, converted, make, reshaped
 from stack.ir.dim import Dim
-from stack.ir.forms import converted, reshaped
 from stack.ir.node import Node
 from stack.ir.traits import (
     behind,
@@ -19,6 +18,7 @@ from stack.ir.traits import (
     is_formula,
     is_number,
     reads_by_data,
+    splat,
     tests_floats,
 )
 from stack.ir.types import DType, TensorType
@@ -27,7 +27,6 @@ from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.terms import (
     Exp,
     Factor,
-    Form,
     K,
     MaskFactor,
     Names,
@@ -41,7 +40,6 @@ from stack.passes.streaming.terms import (
     TieFactor,
 )
 from stack.passes.tiling.frame import is_rounded, wide
-from stack.rewrite.splat import splat
 
 
 class Render:
@@ -112,52 +110,50 @@ class Render:
             native: keep the element type, and compute only views: for an operand of a dot.
         """
         key = (value, native)
-        if key not in self._values:
-            self._values[key] = self._value(value, native)
-            self.made.setdefault(self._values[key], value.node)
-        return self._values[key]
-
-    def _value(self, value: TermValue, native: bool) -> Node:
-        node, names = value.node, self.region.atoms(value.names)
-        if node in self.normal.forms and not value.streams:
-            return self.form(node)
-        if is_number(node):
-            return self.constant(splat(node), node.dtype if native else wide(node.dtype))
+        if key in self._values:
+            return self._values[key]
+        node, names = value.node, self.names(value)
         views = read_through(node)
-        if not self.region.passes(value) or (native and not views):
+        if node in self.normal.forms and not value.streams:
+            made = self.form(node)
+        elif is_number(node):
+            made = constant(splat(node), node.dtype if native else wide(node.dtype))
+        elif not self.region.passes(value) or (native and not views):
             read = self.leaf(node, self.shape(names))
-            return read if native else widened(read)
-        operands = self.region.operand_values(value)
-        if ops.is_whole_view(node):
-            return self._moved(value, operands[0], native)
-        if is_contraction(node):
-            return self.full_dot(operands, value.names, node)
-        args = [self.value(v, native) for v in operands]
-        if is_formula(node) or reads_by_data(node):
-            whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
-            made = [in_shape(w, v.node.shape) for w, v in zip(whole, operands)]
-            return in_shape(again(node, made, native), self.shape(names))
-        if tests_floats(node):
-            args = [rounded(a, v.node.dtype) for a, v in zip(args, operands, strict=True)]
-        return again(node, args, native)
+            made = read if native else widened(read)
+        elif ops.is_whole_view(node):
+            (operand,) = self.region.operand_values(value)
+            made = self._moved(value, operand, native)
+        elif is_contraction(node):
+            operands = self.region.operand_values(value)
+            spaces = list(map(self.names, operands))
+            sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
+            made = self.dot(sides, spaces, names, node)
+        else:
+            operands = self.region.operand_values(value)
+            args = [self.value(v, native) for v in operands]
+            if is_formula(node) or reads_by_data(node):
+                whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
+                args = [in_shape(w, v.node.shape) for w, v in zip(whole, operands)]
+                made = in_shape(again(node, args, native), self.shape(names))
+            else:
+                if tests_floats(node):
+                    args = [rounded(a, v.node.dtype) for a, v in zip(args, operands, strict=True)]
+                made = again(node, args, native)
+        self._values[key] = made
+        self.made.setdefault(made, node)
+        return made
 
     def _moved(self, value: TermValue, operand: TermValue, native: bool) -> Node:
         """Builds the node of `value`, a view, from that of its operand: a broadcast or transpose,
         or a reshape if axes of more than one element appear or vanish."""
-        inner, own = self.region.atoms(operand.names), self.region.atoms(value.names)
+        inner, own = self.names(operand), self.names(value)
         made = self.value(operand, native)
         lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
         fresh = [n for n in own if n not in inner and self.region.sizes[n] != 1]
         if is_alias(value.node) and (lost or fresh):
             return in_shape(made, self.shape(own))
         return self.spread(made, inner, own)
-
-    def full_dot(self, operands: Sequence[TermValue], names: Names, like: Node) -> Node:
-        """Returns a dot of two values of the function with the result axes `names`; operands keep
-        their axis order and element type."""
-        spaces = [self.region.atoms(v.names) for v in operands]
-        sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
-        return self.dot(sides, spaces, self.region.atoms(names), like)
 
     def dot(self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, like: Node) -> Node:
         """Returns a dot of the nodes `sides` with axes `spaces`, and the result axes `names`. It
@@ -168,34 +164,39 @@ class Render:
         hint = TensorType(wide(like.dtype), self.shape(names))
         return make("dot", sides, {**like.attrs, "rule": f"{left}, {right} -> {out}"}, hint=hint)
 
-    def constant(self, number: float | bool, dtype: DType) -> Node:
-        """Returns a number as a node."""
-        return constant(number, dtype)
-
     # ---- terms
 
-    def product(self, number: float, factors: Sequence[Factor], space: Names, dtype: DType) -> Node:
-        """Returns the node of number * factors, broadcast to the axes `space`. Masks are applied
-        last, as selects, so that a nan in a hidden element becomes 0."""
-        total: Node | None = None
-        for factor in sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0):
+    def product(
+        self,
+        number: float,
+        factors: Sequence[Factor],
+        space: Names,
+        dtype: DType,
+        total: Node | None = None,
+    ) -> Node:
+        """Returns the node of number * factors, broadcast to the axes `space`, times the state
+        `total` if there is one. Masks are applied last, as selects, so that a nan in a hidden
+        element becomes 0."""
+        if total is None:
+            factors = sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0)
+        for factor in factors:
             if isinstance(factor, MaskFactor):
                 continue
             part = self.factor(factor, space)
             if isinstance(factor, TieFactor):
                 part = converted(part, dtype)
             if isinstance(factor, Power) and factor.power < 0:
-                total = self.constant(1.0, dtype) if total is None else total
+                total = constant(1.0, dtype) if total is None else total
                 total = make("div", (total, part))
             else:
                 total = part if total is None else make("mul", (total, part))
         if total is None:
-            total = self.constant(number, dtype)
+            total = constant(number, dtype)
         elif number == -1:
             total = make("neg", (total,))
         elif number != 1:
-            total = make("mul", (total, self.constant(number, dtype)))
-        zero = self.constant(0, dtype)
+            total = make("mul", (total, constant(number, dtype)))
+        zero = constant(0, dtype)
         for mask in factors:
             if isinstance(mask, MaskFactor):
                 test = self.spread(self.value(mask.value), self.names(mask.value), space)
@@ -228,18 +229,24 @@ class Render:
 
         Each part of r is subtracted from its own part of a, so large parts cancel first.
         """
-        dtype = self.float_of(factor)
+        anchors = {
+            r: self.spread(self.stabilizer(r.stabilizer), self.names(r.stabilizer.value), space)
+            for r in factor.r
+        }
+        values = [f.value for t in factor.a for f in t.factors if isinstance(f, Power)]
+        sources = [r.stabilizer.source for r in factor.r] or [v.node for v in values]
         left = list(factor.r)
         total: Node | None = None
         for term in factor.a:
             own = [s for s in left if s.number == term.number and _is_taken_of(s.stabilizer, term)]
             left = [s for s in left if s not in own]
-            part = self.product(1.0, (*term.factors, *term.rows), space, dtype)
+            terms = (*term.factors, *term.rows)
+            part = self.product(1.0, terms, space, wide(sources[0].dtype))
             for scaled in own:
-                part = make("sub", (part, self.spread_anchor(scaled.stabilizer, space)))
+                part = make("sub", (part, anchors[scaled]))
             total = self.plus(total, term.number, part)
         for scaled in left:
-            total = self.plus(total, -scaled.number, self.spread_anchor(scaled.stabilizer, space))
+            total = self.plus(total, -scaled.number, anchors[scaled])
         assert total is not None
         return self.full(total, space)
 
@@ -251,19 +258,8 @@ class Render:
         if number == -1:
             part = make("neg", (part,))
         elif number != 1:
-            part = make("mul", (part, self.constant(number, part.dtype)))
+            part = make("mul", (part, constant(number, part.dtype)))
         return part if total is None else make("add", (total, part))
-
-    def float_of(self, factor: Exp | Shift) -> DType:
-        """Returns the element type of a - r."""
-        if factor.r:
-            return wide(factor.r[0].stabilizer.source.dtype)
-        values = [f.value for t in factor.a for f in t.factors if isinstance(f, Power)]
-        return wide(values[0].node.dtype)
-
-    def spread_anchor(self, stabilizer: Stabilizer, space: Names) -> Node:
-        """Returns the node of a stabilizer (r in a - r), broadcast to the axes `space`."""
-        return self.spread(self.stabilizer(stabilizer), self.names(stabilizer.value), space)
 
     def bound(self, stabilizer: Stabilizer) -> tuple[Node, Names]:
         """Returns a running bound without a guard, and the names of its axes."""
@@ -274,61 +270,49 @@ class Render:
         """Returns the value of a stabilizer; finite even if no element so far was finite."""
         if stabilizer.kind == "ratio":
             return self._ratio(stabilizer)
-        source = self.states[self.normal.source_state(stabilizer)]
+        source = self.normal.source_state(stabilizer)
+        made = self.states[source]
         if stabilizer.kind == "mean":
             count = self.states[self.normal.count_for(stabilizer)]
             if self.running:
-                count = make("max", (count, self.constant(1.0, count.dtype)))
-            return self._as(make("div", (source, count)), stabilizer)
-        if not self.normal.is_guarded(stabilizer):
-            return self._as(source, stabilizer)
-        zero = self.constant(0.0, source.dtype)
-        return self._as(make("select", (self.is_infinite(stabilizer), zero, source)), stabilizer)
+                count = make("max", (count, constant(1.0, count.dtype)))
+            made = make("div", (made, count))
+        elif self.normal.is_guarded(stabilizer):
+            zero = constant(0.0, made.dtype)
+            made = make("select", (self.is_infinite(stabilizer), zero, made))
+        return self.spread(made, source.names, self.names(stabilizer.value))
 
     def _ratio(self, stabilizer: Stabilizer) -> Node:
         """Returns one running sum over another, 0 if the divisor is 0."""
         assert stabilizer.below is not None
         value, below = self.value(stabilizer.value), self.value(stabilizer.below)
-        zero = self.constant(0.0, below.dtype)
+        zero = constant(0.0, below.dtype)
         own = self.names(stabilizer.value)
         empty = self.spread(make("eq", (below, zero)), self.names(stabilizer.below), own)
         return make("select", (empty, zero, value))
-
-    def _as(self, node: Node, stabilizer: Stabilizer) -> Node:
-        """Broadcasts `node`, which has the axes of a stabilizer's state, to the axes that the
-        stabilizer has in the function."""
-        return self.spread(
-            node, self.normal.source_state(stabilizer).names, self.names(stabilizer.value)
-        )
 
     def is_infinite(self, stabilizer: Stabilizer) -> Node:
         """Returns a bool node: True where the running max or min of a stabilizer is infinite, so
         that all elements so far were infinite, or one was."""
         source = self.states[self.normal.source_state(stabilizer)]
-        return make("eq", (make("abs", (source,)), self.constant(math.inf, source.dtype)))
+        return make("eq", (make("abs", (source,)), constant(math.inf, source.dtype)))
 
     # ---- reductions
 
     def form(self, node: Node) -> Node:
         """Returns the node that computes the value of a reduction of the function from the states
         (running values) of the stream."""
-        names = self.region.atoms(self.region.members[node])
-        return self.parts(self.normal.forms[node], names, wide(node.dtype))
-
-    def parts(self, form: Form, names: Names, dtype: DType) -> Node:
-        """Returns the node of a sum of number * rows * state over the parts of `form`, broadcast to
-        the axes `names`; 0 without parts."""
+        names, dtype = self.region.atoms(self.region.members[node]), wide(node.dtype)
         total: Node | None = None
-        for part in form:
-            if part.state is None:
-                made = self.product(1.0, part.rows, names, dtype)
-            else:
+        for part in self.normal.forms[node]:
+            state: Node | None = None
+            if part.state is not None:
                 state = self.spread(self.states[part.state], part.state.names, names)
-                made = self._times(state, part.rows, names, dtype)
+            made = self.product(1.0, part.rows, names, dtype, state)
             if self.final:
                 made = self._as_meant(part, made, names)
             total = self.plus(total, part.number, made)
-        return self.full(total if total is not None else self.constant(0, dtype), names)
+        return self.full(total if total is not None else constant(0, dtype), names)
 
     def _as_meant(self, part: SummandPart, value: Node, names: Names) -> Node:
         """Returns `value`, but nan where the function gives nan: there exp(a - r) is nan for an
@@ -340,25 +324,8 @@ class Render:
                 continue
             own = self.normal.source_state(stabilizer).names
             test = self.spread(self.is_infinite(stabilizer), own, names)
-            value = make("select", (test, self.constant(math.nan, value.dtype), value))
+            value = make("select", (test, constant(math.nan, value.dtype), value))
         return value
-
-    def _times(
-        self, state: Node, rows: Sequence[Power | MaskFactor], names: Names, dtype: DType
-    ) -> Node:
-        """Returns the node of a state times values without the streamed axis (`rows`). A mask among
-        these is applied last, as a select."""
-        total = state
-        for row in rows:
-            if isinstance(row, Power):
-                part = self.factor(row, names)
-                total = make("div" if row.power < 0 else "mul", (total, part))
-        zero = self.constant(0, dtype)
-        for row in rows:
-            if isinstance(row, MaskFactor):
-                test = self.spread(self.value(row.value), self.names(row.value), names)
-                total = make("select", (test, *((total, zero) if row.keep else (zero, total))))
-        return self.full(total, names)
 
 
 def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:

@@ -23,6 +23,7 @@ from stack.ir.traits import (
     is_reduction,
     multiplies,
     shows,
+    splat,
 )
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
@@ -35,7 +36,6 @@ from stack.passes.streaming.terms import (
     Stabilizer,
     TermValue,
 )
-from stack.rewrite.splat import splat
 
 
 def find_stabilizer(
@@ -119,7 +119,9 @@ def unguarded(node: Node) -> tuple[Node, bool]:
 def inside_guard(node: Node) -> int | None:
     """Returns the number of the operand to which a node is equal, up to views, wherever that is
     finite: it only replaces infinities. None if it does more."""
-    if shows(node) or _keeps(node):
+    neutral = ops.algebra_of(node).neutral.get(1, 0.0)
+    is_kept = math.isinf(neutral) and splat(node.args[1]) == neutral  # max(x, -inf), min(x, inf)
+    if shows(node) or is_kept:
         return 0
     chosen = choice(node)
     if chosen is None:
@@ -143,12 +145,6 @@ def _multiple(node: Node) -> tuple[Node, float]:
             node, number = node.args[0], number / other
         else:
             return node, number
-
-
-def _keeps(node: Node) -> bool:
-    """True for max(x, -inf) and min(x, inf)."""
-    neutral = ops.algebra_of(node).neutral.get(1, 0.0)
-    return math.isinf(neutral) and splat(node.args[1]) == neutral
 
 
 def _tests_finite(test: Node, value: Node) -> bool:

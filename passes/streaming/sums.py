@@ -7,15 +7,24 @@ from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE
-from stack.ir.builder import constant, make
-from stack.ir.forms import converted, reshaped
+from stack.ir.builder import constant, converted, make, reshaped
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, equates, extremum, shows
+from stack.ir.traits import (
+    choice,
+    converts,
+    divides,
+    equates,
+    extremum,
+    multiplies,
+    negative_of,
+    shows,
+    signs,
+    splat,
+)
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.stabilizer import find_stabilizer, inside_guard
 from stack.passes.streaming.terms import (
     Exp,
-    Factor,
     Form,
     MaskFactor,
     Names,
@@ -28,10 +37,8 @@ from stack.passes.streaming.terms import (
     TermValue,
     TieFactor,
     common,
-    negative,
     product,
 )
-from stack.rewrite.splat import splat
 
 
 class Sums:
@@ -56,59 +63,60 @@ class Sums:
         return self._sums[value]
 
     def _sum(self, value: TermValue) -> Sum:
-        node = value.node
+        """Linear ops keep sums; any other row (value without the streamed axis) is a factor."""
+        node, row = value.node, (Term(1.0, (Power(value),)),)
         number = splat(node)
         if isinstance(number, int | float) and math.isfinite(number):
             return (Term(float(number)),) if number else ()
         if not self.region.depends(value):
-            power = Power(value)
-            return (Term(1.0, (), (power,)) if value.streams else Term(1.0, (power,)),)
+            return (Term(1.0, (), (Power(value),)),) if value.streams else row
         if node in self.region.members:
-            return (Term(1.0, (Power(value),)),)
+            return row
         operands = self.region.operand_values(value)
-        if ops.is_whole_view(node):
-            return self.sum(operands[0])
-        if not node.dtype.is_float:
-            if value.streams and converts(node):
-                return self._cast(value, operands)
-            if value.streams:
-                raise Refusal(f"{self.graph.name(node)} of {node.dtype} depends on a reduction")
-            return (Term(1.0, (Power(value),)),)
-        rule = getattr(self, f"_{node.op}", None)
-        if rule is not None:
-            return rule(value, operands)
+        linear = self._linear_parts(node, operands)
+        if linear:
+            return tuple(t.scaled(number) for number, part in linear for t in self.sum(part))
         if not value.streams:
-            return (Term(1.0, (Power(value),)),)
-        raise Refusal(
-            f"{self.graph.name(node)} is {node.op!r} of a value that an earlier reduction changes"
-        )
+            return row
+        name = self.graph.name(node)
+        if not (node.dtype.is_float or converts(node)):
+            raise Refusal(f"{name} of {node.dtype} depends on a reduction")
+        rule = getattr(self, f"_{node.op}", None)
+        if rule is None:
+            raise Refusal(f"{name} is {node.op!r} of a value that an earlier reduction changes")
+        return rule(value, operands)
 
-    def _add(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
-        return self.sum(operands[0]) + self.sum(operands[1])
-
-    def _sub(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
-        return self.sum(operands[0]) + negative(self.sum(operands[1]))
-
-    def _neg(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
-        return negative(self.sum(operands[0]))
+    def _linear_parts(
+        self, node: Node, operands: Sequence[TermValue]
+    ) -> list[tuple[float, TermValue]]:
+        """Returns the operands of a linear op, each with the number that it is multiplied by; empty
+        for other ops. Casts between 16-bit and 32-bit floats count: all are computed in f32."""
+        if ops.is_whole_view(node):
+            return [(1.0, operands[0])]
+        if not node.dtype.is_float:
+            return []
+        if own := signs(node):
+            return [(float(sign), part) for sign, part in zip(own, operands, strict=True)]
+        if negative_of(node):
+            return [(-1.0, operands[0])]
+        if converts(node) and all(
+            v.dtype.is_float and v.dtype.bits < 64 for v in (node, *node.args)
+        ):
+            return [(1.0, operands[0])]
+        if multiplies(node) or divides(node):
+            for number, part in ((splat(b.node), a) for a, b in (operands, operands[::-1])):
+                if isinstance(number, int | float) and math.isfinite(number):
+                    if multiplies(node):
+                        return [(float(number), part)]
+                    if part is operands[0] and number:
+                        return [(1 / number, part)]
+        return []
 
     def _mul(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
-        for number, other in ((splat(operands[i].node), operands[1 - i]) for i in (0, 1)):
-            if isinstance(number, int | float) and math.isfinite(number):
-                return tuple(t.scaled(float(number)) for t in self.sum(other))
-        if not value.streams:
-            return (Term(1.0, (Power(value),)),)
         return product(self.grouped(operands[0]), self.grouped(operands[1]))
 
     def _div(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         above, below = operands
-        number = splat(below.node)
-        if isinstance(number, int | float) and number:
-            return tuple(t.scaled(1 / number) for t in self.sum(above))
-        if not value.streams:
-            return (Term(1.0, (Power(value),)),)
-        if not below.streams:
-            return product(self.grouped(above), (Term(1.0, (Power(below, -1),)),))
         inner = self.row_behind(below)
         if inner is not None:
             return product(self.grouped(above), (Term(1.0, (Power(inner, -1),)),))
@@ -128,16 +136,11 @@ class Sums:
         return None if value.streams else value
 
     def _cast(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
-        """Ignores casts between 16-bit and 32-bit floats: all are computed in f32."""
-        dtypes = value.node.dtype, operands[0].node.dtype
-        if all(d.is_float and d.bits < 64 for d in dtypes):
-            return self.sum(operands[0])
-        if not value.streams:
-            return (Term(1.0, (Power(value),)),)
         tie = self._tie(operands[0])
         if tie is not None:
             return (Term(1.0, (), (tie,)),)
-        raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
+        dtypes = f"{operands[0].node.dtype} to {value.node.dtype}"
+        raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes}")
 
     def _tie(self, test: TermValue) -> TieFactor | None:
         """Returns a comparison of each element with the max or min of all, [a = r], as a factor;
@@ -168,8 +171,6 @@ class Sums:
 
     def _pow(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         degree = splat(operands[1].node)
-        if not value.streams:
-            return (Term(1.0, (Power(value),)),)
         if degree not in (2, 3, 4):
             raise Refusal(f"{self.graph.name(value.node)} is a power other than 2, 3 and 4")
         base = self.grouped(operands[0])
@@ -180,8 +181,6 @@ class Sums:
 
     def _select(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         test, yes, no = operands
-        if not value.streams:
-            return (Term(1.0, (Power(value),)),)
         found: list[Term] = []
         for branch, keep in ((yes, True), (no, False)):
             found.extend(product(self.grouped(branch), (self._masked(value, test, keep),)))
@@ -203,8 +202,6 @@ class Sums:
         min of a, and rows are values without the streamed axis. Raises Refusal if the sum has a
         product with a state."""
         node = value.node
-        if not value.streams:
-            return (Term(1.0, (Power(value),)),)
         inner = operands[0]
         while ops.is_whole_view(inner.node) and self.region.passes(inner):
             (inner,) = self.region.operand_values(inner)
@@ -312,47 +309,37 @@ class Sums:
         """Splits the terms of a sum in three: those without states; rows (values without the
         streamed axis) that depend on states, each with its number; and all others."""
         fixed: list[Term] = []
-        rows: list[tuple[float, TermValue]] = []
+        rows: dict[tuple[Node, Names], tuple[float, TermValue]] = {}
         rest: list[Term] = []
         for term in terms:
             parts = (*term.rows, *term.factors)
-            if all(self.is_fixed(f) for f in parts):
+            if all(isinstance(f, Power) and not self.region.depends(f.value) for f in parts):
                 fixed.append(term)
                 continue
             alone = term.rows[0] if term.is_row and len(term.rows) == 1 else None
             if isinstance(alone, Power) and alone.power == 1:
-                rows.append((term.number, alone.value))
+                # the numbers of one row are added up; rows that cancel are dropped
+                key = alone.value.node, self.region.long_names(alone.value.names)
+                before, first = rows.get(key, (0.0, alone.value))
+                rows[key] = before + term.number, first
             else:
                 rest.append(term)
-        return tuple(fixed), self._merged(rows), tuple(rest)
+        return tuple(fixed), [(n, row) for n, row in rows.values() if n], tuple(rest)
 
-    def _merged(self, rows: Sequence[tuple[float, TermValue]]) -> list[tuple[float, TermValue]]:
-        """Adds up the numbers of each row; rows that cancel are dropped."""
-        total: dict[tuple[Node, Names], tuple[float, TermValue]] = {}
-        for number, row in rows:
-            key = row.node, self.region.long_names(row.names)
-            before, first = total.get(key, (0.0, row))
-            total[key] = before + number, first
-        return [(number, row) for number, row in total.values() if number]
-
-    def is_fixed(self, factor: Factor) -> bool:
-        """True if a factor is a value, or its reciprocal, that depends on no state, so that the
-        loop never has to correct it."""
-        return isinstance(factor, Power) and not self.region.depends(factor.value)
-
-    def grouped(self, value: TermValue) -> Sum:
+    def grouped(self, value: TermValue, terms: Sum | None = None) -> Sum:
         """Returns a value as a sum of terms in which each a - r, a value minus a running reference,
-        is one factor. Raises Refusal if there is no such reference r for an a."""
-        return self._grouped(value, self.sum(value))
+        is one factor. `terms`: the value's sum, or a part of it.
 
-    def _grouped(self, value: TermValue, terms: Sum) -> Sum:
+        Raises Refusal if there is no such reference r for an a.
+        """
+        terms = self.sum(value) if terms is None else terms
         if not value.streams:
             return terms
         shared = common(terms)
         if shared != Term():
             # p a - p r is p (a - r): otherwise it would be the difference of two large sums
             left = tuple(t.without(shared) for t in terms)
-            return product((shared,), self._together(self._grouped(value, left)))
+            return product((shared,), self._together(self.grouped(value, left)))
         fixed, rows, rest = self._split(terms)
         if not rows or all(t.is_row for t in fixed):
             return terms

@@ -8,14 +8,11 @@ states.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeGuard
 
 from stack.ir.node import Node
-from stack.ir.traits import is_number, number, shows
 
 K = "k"  # the name of the streamed axis
 MAX_TERMS = 16  # most terms of a normal form: products of sums are multiplied out
@@ -183,11 +180,6 @@ def common(terms: Sum) -> Term:
     return Term(1.0, tuple(rows.elements()), tuple(factors.elements()))
 
 
-def negative(terms: Sum) -> Sum:
-    """Returns minus the sum."""
-    return tuple(t.scaled(-1.0) for t in terms)
-
-
 @dataclass(frozen=True)
 class State:
     """One running value: a reduction over k of a product of factors.
@@ -229,100 +221,3 @@ class SummandPart:
 
 
 Form = tuple[SummandPart, ...]
-
-
-class Writer:
-    """Prints terms, with the names that values have in the function."""
-
-    def __init__(
-        self, names: dict[Node, str], states: Sequence[State], after: Container[Node]
-    ) -> None:
-        self.names = names
-        self.after = after  # values that depend on states
-        self.place = {s: f"s{i}" for i, s in enumerate(states)}
-        self.forms: dict[Node, str] = {}
-
-    def node(self, node: Node) -> str:
-        """Returns the text of a value for the log: its name, or a formula of its operands if it
-        depends on a state (running value) or has no name."""
-        if node not in self.forms:
-            self.forms[node] = self._formula(node)
-        return self.forms[node]
-
-    def _formula(self, node: Node) -> str:
-        """Returns the text of a value: a number, the name if no state (running value) is behind it,
-        else a formula of its operands' texts."""
-        if is_number(node):
-            return f"{number(node):g}"
-        if node in self.names and node not in self.after:
-            return self.names[node]
-        parts = [self.node(a) for a in node.args]
-        sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(node.op)
-        if sign is not None:
-            return f"({parts[0]} {sign} {parts[1]})"
-        return parts[0] if shows(node) else f"{node.op}({', '.join(parts)})"
-
-    def factor(self, factor: Factor) -> str:
-        """Returns the text of one factor."""
-        if isinstance(factor, Power):
-            text = self.node(factor.value.node)
-            return text if factor.power == 1 else f"1/{text}"
-        if isinstance(factor, MaskFactor):
-            return f"[{'' if factor.keep else 'not '}{self.node(factor.value.node)}]"
-        if isinstance(factor, TieFactor):
-            return f"[{self.node(factor.value.node)} = {self.node(factor.bound.value.node)}]"
-        inside = self.sum(factor.a) + "".join(self.stabilizer(s) for s in factor.r)
-        return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
-
-    def stabilizer(self, scaled: ScaledStabilizer) -> str:
-        """Returns the text of one summand of -r, with its sign. Here r is the reference that the
-        term subtracts from a."""
-        sign = " - " if scaled.number > 0 else " + "
-        size = abs(scaled.number)
-        stabilizer = scaled.stabilizer
-        text = self.node(stabilizer.value.node) + ("/count" if stabilizer.kind == "mean" else "")
-        return sign + (text if size == 1 else f"{size:g} {text}")
-
-    def reference(self, r: Sequence[ScaledStabilizer]) -> str:
-        """Returns the text of r, the sum of stabilizers that a - r subtracts."""
-        text = "".join(self.stabilizer(ScaledStabilizer(-s.number, s.stabilizer)) for s in r)
-        return text.removeprefix(" + ").strip()
-
-    def product(self, number: float, factors: Sequence[Factor]) -> str:
-        """Returns the text of a number times factors; the number 1 is left out."""
-        shown = [self.factor(f) for f in factors]
-        if number != 1 or not shown:
-            shown.insert(0, f"{number:g}")
-        return " ".join(shown)
-
-    def sum(self, terms: Sum) -> str:
-        """Returns the text of a sum."""
-        text = ""
-        for term in terms:
-            sign = "-" if math.copysign(1.0, term.number) < 0 else "+"
-            part = self.product(abs(term.number), (*term.rows, *term.factors))
-            text += f" {sign} {part}" if text else f"{'-' if sign == '-' else ''}{part}"
-        return text or "0"
-
-    def state(self, state: State) -> str:
-        """Returns the text of a state."""
-        if state.kind == "count":
-            return "count_k"
-        summand = self.product(1.0, state.all_factors)
-        if state.kind == "pick" and state.index is not None:
-            return f"sum_k [k = {self.node(state.index.node)}] {summand}"
-        return f"{'sum' if state.kind == 'dot' else state.kind}_k {summand}"
-
-    def form(self, form: Form) -> str:
-        """Returns the text of a reduction's value as a sum of number * state * rows; "0" without
-        summands."""
-        text = ""
-        for part in form:
-            sign = "-" if part.number < 0 else "+"
-            state = [self.place[part.state]] if part.state is not None else []
-            shown = [*state, *(self.factor(r) for r in part.rows)]
-            if abs(part.number) != 1 or not shown:
-                shown.insert(0, f"{abs(part.number):g}")
-            piece = " * ".join(shown).replace("* 1/", "/ ")
-            text += f" {sign} {piece}" if text else f"{'-' if sign == '-' else ''}{piece}"
-        return text or "0"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stack.ir import ops
+from stack.ir.bounds import INT32
 from stack.ir.builder import Builder, param
-from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import finds_position, is_alias, is_contraction, is_formula
 from stack.ir.types import I32, I64, TensorType

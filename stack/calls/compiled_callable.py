@@ -16,7 +16,7 @@ from stack.explore.explored_run import ExploredRun, explored
 from stack.ir.func import Func
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
-from stack.run.frontend import Calls, Entry, Frontend
+from stack.run.frontend import Calls, Frontend
 from stack.run.options import of_graph
 from stack.run.pipeline_edits import DEFAULT, Passes, split_weights
 from stack.run.rejected_arguments import capture_as_eager
@@ -116,7 +116,8 @@ class Compiled:
             on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
             backend = self.options.get("backend") or default_backend("cuda" if on_gpu else "cpu")
             warm(backend, self.options)
-            if split_weights(self.options.get("passes", "default"))[0]:
+            passes = self.options.get("passes", DEFAULT)
+            if passes != DEFAULT and split_weights(passes)[0]:
                 self._calls = WholeCalls(frontend, self.fn, self.options)
             else:
                 self._calls = frontend.calls(self.fn, self.dynamic, self.options)
@@ -222,28 +223,18 @@ def compile(
         label=label,
         **options,
     )
-    args = args or entry.args or ()
-    if args or not _takes_arguments(entry):
-        compiled.prepare(*args)
-    return compiled
-
-
-def _takes_arguments(entry: Entry) -> bool:
-    """True if the callable cannot be called without arguments.
-
-    Then `compile` waits for the first call instead of capturing the program at once.
-    """
+    args, takes_some = args or entry.args or (), False
     called = entry.signature or entry.fn
     try:
-        signature = inspect.signature(called) if callable(called) else None
+        if not args and callable(called):
+            inspect.signature(called).bind()
     except ValueError:  # it has no signature
-        signature = None
-    try:
-        if signature is not None:
-            signature.bind()
-    except TypeError:
-        return True
-    return False
+        pass
+    except TypeError:  # it is captured at the first call, which has the arguments
+        takes_some = True
+    if not takes_some:
+        compiled.prepare(*args)
+    return compiled
 
 
 def jit(fn: Callable[..., Any], **options: Any) -> Jitted:

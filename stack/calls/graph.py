@@ -11,12 +11,11 @@ from stack.calls.weight_cache import WeightCache
 from stack.errors import StackError
 from stack.ir.types import DType
 from stack.ranges import recording
-from stack.run.backend import AddressProgram, CallDense, Direct, Executable, FrozenValues
+from stack.run.backend import AddressProgram, CallDense, Direct, FrozenValues
 from stack.run.captured_program import CapturedProgram
 from stack.run.foreign import ForeignSteps
 from stack.run.frontend import Captured, Finds, Frontend
 from stack.run.met_sizes import Sizes
-from stack.run.record import Run
 
 
 class CompiledGraph(CapturedProgram):
@@ -35,10 +34,11 @@ class CompiledGraph(CapturedProgram):
         self.dtypes = [p.dtype for p in func.params]
         self.returned = [r.dtype for r in func.results]
 
-    def _keep(self, key: Sizes, executable: Executable, run: Run) -> Executable:
-        if executable.frozen is not None:
-            self.kept[key] = WeightCache(executable.frozen, self.frontend)
-        return super()._keep(key, executable, run)
+    def _cache(self, sizes: Sizes, frozen: FrozenValues) -> WeightCache:
+        """Returns the cache of the values that depend only on weights."""
+        if sizes not in self.kept:
+            self.kept[sizes] = WeightCache(frozen, self.frontend)
+        return self.kept[sizes]
 
     def ready(self, arrays: Sequence[Any]) -> list[Any]:
         """Converts the arrays of a call to arguments of `execute`, one for each parameter, the
@@ -91,7 +91,7 @@ class CompiledGraph(CapturedProgram):
         frozen = executable.frozen
         if frozen is None:
             return steps, list(arrays)
-        kept = self.kept[sizes]
+        kept = self._cache(sizes, frozen)
         bound = self.captured.bound
         held = kept.values(bound, self._ready(bound, self.dtypes))
         self.runs[sizes].notes["frozen"] = kept.note
@@ -147,7 +147,7 @@ class CompiledGraph(CapturedProgram):
         """Runs a program with cached values: takes those for the current weights from the cache, or
         computes them, and notes their size in the record.
         """
-        kept = self.kept[sizes]
+        kept = self._cache(sizes, frozen)
         values = kept.values([*self.captured.bound, *arrays], ready)
         self.runs[sizes].notes["frozen"] = kept.note
         return frozen.call(values, ready)
@@ -199,11 +199,11 @@ class CompiledGraph(CapturedProgram):
         executable = self.executables.get(sizes)
         if executable is None:
             return None, None
-        frozen, kept = executable.frozen, self.kept.get(sizes)
+        frozen = executable.frozen
         program = executable.by_address() if frozen is None else frozen.by_address()
         if program is None or (program.frees and not self.captured.is_lent):
             return None, None
-        return program, None if kept is None else kept.found
+        return program, None if frozen is None else self._cache(sizes, frozen).found
 
     def call_dense(self, sizes: Sizes) -> CallDense | None:
         """Returns how to call on dense arrays of known layout; None if arrays are converted."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from stack.calls.graph import CompiledGraph
 from stack.ir.func import Func
-from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.options import of_graph
+from stack.run.trace import IRFrontend, captured_of
 
 
 class IRCalls:

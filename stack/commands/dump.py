@@ -36,9 +36,9 @@ from stack.explore.terminal import Loud, filled
 from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, stages_of
+from stack.run.options import target_of
 from stack.run.pipeline_edits import split_weights
 from stack.run.record import SCHEMA, Run, Stage
-from stack.run.targets import target_of
 from stack.schedule.user_schedules import named_schedules
 from stack.wings import missing, part, wing
 

@@ -19,8 +19,8 @@ from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
 from stack.explore.target import IRText, resolve
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
-from stack.ir.storage import decode, encode
 from stack.rewrite.check import TOLERANCE, as_list, difference
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend

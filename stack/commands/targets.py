@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from stack.commands import common
 from stack.explore.table import table
 from stack.target import Target, load, names
-from stack.target.fields import groups_of, numbers_of
-from stack.target.files import REFERENCE
+from stack.target.files import REFERENCE, groups_of, numbers_of
 from stack.target.record import kind_of
 
 SCHEMA = "stack.targets/1"

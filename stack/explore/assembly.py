@@ -13,7 +13,7 @@ from stack.errors import ParseError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir.func import Func
 from stack.run.backend import Backend, Executable
-from stack.run.ir_frontend import IRFrontend
+from stack.run.trace import IRFrontend
 
 _HEAD = re.compile(r"(?://|#|;) ---- (.*)")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stack.errors import UsageError
 from stack.ir.func import Func
-from stack.ir.memory_reuse import one_before
+from stack.ir.memory import one_before
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, maker
 from stack.rewrite.truth import Arrays, Truth, Verdict

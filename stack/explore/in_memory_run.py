@@ -21,8 +21,8 @@ from stack.ir.verifier import verify
 from stack.run.backend import Backend, Executable
 from stack.run.compile import walk_stages
 from stack.run.decisions import Decisions
+from stack.run.options import target_of
 from stack.run.record import Run, Stage
-from stack.run.targets import target_of
 from stack.target import Target
 
 
@@ -144,7 +144,7 @@ def resume(run: Run, stage: str, func: Func | str | None = None) -> tuple[Run, E
     made = Run(
         f"{run.target or 'a function'} from {stage}", run.frontend, run.backend, run.records[:place]
     )
-    made.add(
+    made.records.append(
         Stage(stage, func=taken, passes=run[stage].passes, changed=taken is not run[stage].func)
     )
     backend: Backend = plugins.load("stack.backends", run.backend)

@@ -14,8 +14,8 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
 from stack.explore.target import CommandTarget, ExampleCall
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
-from stack.ir.storage import decode, encode
 from stack.phases import phase
 from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
@@ -30,12 +30,11 @@ from stack.run.compile import (
 )
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
-from stack.run.ir_frontend import IRFrontend, captured_of
+from stack.run.options import target_of
 from stack.run.pipeline_edits import WEIGHTS, Stages, split_weights
 from stack.run.record import Run, Stage
 from stack.run.rejected_arguments import capture_as_eager
-from stack.run.targets import target_of
-from stack.run.trace import find_frontend
+from stack.run.trace import IRFrontend, captured_of, find_frontend
 from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Gpu
@@ -207,12 +206,12 @@ def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     run = Run(label(target), frontend.name, backend.name, notes=captured.notes)
     run.options = {"passes": settings.passes, "strict": settings.strict, **settings.options}
     run.flags = frontend.flags()
-    run.add(Stage("captured", make_text=lambda: captured.text))
+    run.records.append(Stage("captured", make_text=lambda: captured.text))
     if stage != "captured":
-        run.add(Stage("imported", func=captured.func))
+        run.records.append(Stage("imported", func=captured.func))
     if leading and stage not in ("captured", "imported"):
         captured, made = part("ops", "with-weights")(captured, frontend, leading)
-        run.add(made)
+        run.records.append(made)
     run.count = partial(coverage_of, captured.func)
     if stage in before:
         return run
@@ -262,8 +261,8 @@ def inspect_again(run: Run, settings: Settings) -> Run:
     made = Run(run.target, run.frontend, backend.name, notes=run.notes)
     made.options = {"passes": settings.passes, **settings.options}
     made.flags = run.flags
-    made.add(run["captured"])
-    made.add(run["imported"])
+    made.records.append(run["captured"])
+    made.records.append(run["imported"])
     return _inspect(made, backend, settings)
 
 

@@ -15,7 +15,7 @@ from stack.explore.saved_run import SavedRun
 from stack.explore.table import scaled, table
 from stack.explore.terminal import filled
 from stack.ir.func import Func
-from stack.ir.memory_reuse import one_before, reused
+from stack.ir.memory import one_before, reused
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_alias, is_control, is_group, is_input, is_item, is_known, maker
 from stack.ir.types import TensorType

@@ -9,13 +9,13 @@ import numpy as np
 from stack.errors import UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
 from stack.ir.builder import param
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.node import Block, Node
-from stack.ir.storage import decode, encode
 from stack.run.backend import Executable
 from stack.run.compile import compile_func
-from stack.run.ir_frontend import IRFrontend
 from stack.run.record import Run
+from stack.run.trace import IRFrontend
 
 Arrays = Sequence[np.ndarray]
 

@@ -17,9 +17,9 @@ from stack.explore.lowering import own_inputs
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
 from stack.explore.steps import Shown, alone, in_bodies
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.node import walk
-from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.blame import first_wrong, shown
 from stack.rewrite.check import NATIVE, TOLERANCE, Inexact, as_list, difference

@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from stack.ir.builder import Builder, constant, param
-from stack.ir.data import INLINE_ELEMENTS
+from stack.ir.data import INLINE_ELEMENTS, decode, encode
 from stack.ir.func import Func
 from stack.ir.node import Node, unique_name
-from stack.ir.storage import decode, encode
 from stack.rewrite.engine import copied
 from stack.rewrite.pipeline import Pipeline
-from stack.run.decisions import decided
 from stack.run.frontend import Captured, Frontend
 from stack.run.pipeline_edits import WEIGHTS
-from stack.run.record import Stage
+from stack.run.record import Stage, decided
 
 
 def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[Captured, Stage]:

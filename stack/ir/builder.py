@@ -14,6 +14,7 @@ import numpy as np
 
 from stack.errors import RuleError
 from stack.ir.data import Data
+from stack.ir.dim import Dim
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, deps, topological, unique_name
 from stack.ir.ops import OPS, find, infer_type
@@ -286,3 +287,58 @@ def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
         outer = {n: new for n, new in outer.items() if renamed.isdisjoint(n.vars)}
     done = remade(block.results, {**outer, **{p: p for p in block.params}})
     return Block(block.params, [done[r] for r in block.results])
+
+
+# ---- ops that are left out if they change nothing
+
+
+def converted(x: Node, dtype: DType) -> Node:
+    """Converts a value to an element type."""
+    return x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
+
+
+def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
+    """Reshapes a value."""
+    if x.shape == tuple(shape):
+        return x
+    return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
+
+
+def filled(x: Node, like: Node) -> Node:
+    """Repeats a number in all elements of an array with the shape of `like`."""
+    if x.tensor.rank or not like.tensor.rank:
+        return x
+    return make("broadcast", (x,), {"axes": ()}, hint=like.tensor.with_dtype(x.dtype))
+
+
+def spread_by_name(
+    x: Node, names: Sequence[str], wanted: Sequence[str], shape: Sequence[Dim]
+) -> Node:
+    """Broadcasts a value to the axes `wanted` of an array with this shape, by the names of its own
+    axes. Axes that the array does not have are dropped; they have one element.
+    """
+    kept = [n for n in names if n in wanted]
+    x = reshaped(x, [size for n, size in zip(names, x.shape, strict=True) if n in wanted])
+    order = sorted(range(len(kept)), key=lambda i: wanted.index(kept[i]))
+    if order != list(range(len(kept))):
+        x = make("transpose", (x,), {"perm": tuple(order)})
+    if len(kept) == len(wanted):
+        return x
+    axes = tuple(wanted.index(kept[i]) for i in order)
+    return make("broadcast", (x,), {"axes": axes}, hint=x.tensor.with_shape(tuple(shape)))
+
+
+def sliced(x: Node, start: Sequence[Dim], limit: Sequence[Dim]) -> Node:
+    """Slices a value: along each axis from `start` up to `limit`, without the latter."""
+    start, limit = tuple(start), tuple(limit)
+    if limit == x.shape and not any(start):
+        return x
+    return make("slice", (x,), {"start": start, "limit": limit, "step": (1,) * len(start)})
+
+
+def padded(x: Node, low: Sequence[int], high: Sequence[int], fill: float = 0) -> Node:
+    """Adds `low` elements `fill` before and `high` behind those of each axis of a value."""
+    if not any((*low, *high)):
+        return x
+    attrs = {"low": tuple(low), "high": tuple(high), "interior": (0,) * x.tensor.rank}
+    return make("pad", (x, constant(fill, x.dtype)), attrs)

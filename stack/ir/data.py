@@ -165,3 +165,26 @@ def round_bf16(array: Array) -> Array:
         cut |= np.where(cut & 0x007F0000, np.uint32(0), np.uint32(0x00400000))
         rounded = np.where(is_nan, cut, rounded)
     return rounded.view(np.float32).reshape(np.shape(array))
+
+
+# ---- storage: the arrays between steps and at interfaces, where bf16 is uint16 bits
+
+
+def storage_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy element type of storage arrays; uint16 for bf16."""
+    return np.dtype("uint16" if dtype is BF16 else dtype.numpy)
+
+
+def decode(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Converts storage to the interpreter's arrays: bf16 becomes float32."""
+    if dtype is not BF16:
+        return array
+    return np.asarray(array.astype(np.uint32) << 16).view(np.float32)
+
+
+def encode(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Converts the interpreter's arrays to storage: float32 is rounded to bf16."""
+    if dtype is not BF16:
+        return array
+    wide = round_bf16(np.asarray(array, dtype=np.float32))
+    return np.asarray(wide.view(np.uint32) >> 16, dtype=np.uint16)

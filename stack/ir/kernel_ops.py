@@ -34,7 +34,7 @@ def _kernel_infer(site: Site) -> Type:
     block = site.blocks[0]
     inputs, outputs = block.params[: len(site.args)], block.params[len(site.args) :]
     for arg, p in zip(site.args, inputs, strict=True):
-        if p.tensor != _in_global(arg.tensor):
+        if p.tensor != TensorType(arg.dtype, arg.shape, "global"):
             raise site.fail(f"parameter %{p.attrs['name']} is {p.type}, not {arg.type} in global")
     if not outputs or tuple(p.type for p in outputs) != block.type:
         raise site.fail(
@@ -45,10 +45,6 @@ def _kernel_infer(site: Site) -> Type:
         if not 0 <= updated < len(inputs) or inputs[updated].type != outputs[0].type:
             raise site.fail(f"operand {updated}, which it updates, is not of its result's type")
     return result_type(tuple(TensorType(p.dtype, p.shape) for p in outputs))
-
-
-def _in_global(type_: TensorType) -> TensorType:
-    return TensorType(type_.dtype, type_.shape, "global")
 
 
 def _loop_infer(site: Site) -> Type:

@@ -17,7 +17,7 @@ import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, symbols
-from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
+from stack.ir.types import DType, TensorType, TupleType, Type
 
 # None, bool, int, float, str, Expr, Data, DType, and tuples of these
 Attr = Any
@@ -271,7 +271,7 @@ class Block(Interned):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "free", "is_open", "locs", "names", "params", "results",
+        "__dict__", "__weakref__", "facts", "free", "is_open", "locs", "names", "params", "results",
     )  # fmt: skip
 
     params: tuple[Node, ...]
@@ -280,6 +280,7 @@ class Block(Interned):
     locs: Mapping[Node, tuple[str, ...]]
     is_open: bool  # True if the block may use values of the enclosing block
     free: frozenset[Node]  # loop variables of enclosing blocks that the results depend on
+    facts: dict[Any, Any]  # cached facts; see `stack.ir.equivalence.once_in`
 
     def __new__(
         cls,
@@ -291,6 +292,7 @@ class Block(Interned):
         self = object.__new__(cls)
         self.params = tuple(params)
         self.results = tuple(results)
+        self.facts = {}
         self.is_open = any([p.op == "var" for p in self.params])
         self.free = _EMPTY.union(*[r.vars for r in self.results]).difference(self.params)
         self.names = {} if self.is_open else name_table(self, names or {})
@@ -299,11 +301,6 @@ class Block(Interned):
         self.locs = {n: tuple(sorted(set(own))) if len(own) > 1 else own for n, own in found}
         key = (self.params, self.results, tuple(self.names.items()), tuple(self.locs.items()))
         return _BLOCKS.setdefault(key, self)
-
-    @cached_property
-    def facts(self) -> dict[Any, Any]:
-        """Cached facts; see `stack.ir.equivalence.once_in`."""
-        return {}
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -346,13 +343,16 @@ class Block(Interned):
         name.
         """
         found: set[Symbol] = set()
+        pending: list[Any] = []
         for node in (*self.params, *self.nodes):
-            found |= type_symbols(node.type)
-            for value in node.attrs.values():
-                if isinstance(value, tuple | Expr):
-                    found |= _attr_symbols(value)
+            pending += [*(t.shape for t in node.types), *node.attrs.values()]
             for block in node.blocks:
                 found.update(block.symbols)
+        for value in pending:  # grows during the loop
+            if isinstance(value, tuple):
+                pending += cast("tuple[Any, ...]", value)
+            elif isinstance(value, Expr):
+                found |= symbols(value)
         return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
     @cached_property
@@ -370,30 +370,29 @@ class Block(Interned):
     def type(self) -> tuple[Type, ...]:
         return tuple(r.type for r in self.results)
 
+    def lines_of(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, in order of the nodes, each once."""
+        return tuple(dict.fromkeys([line for n in nodes for line in self.locs.get(n, ())]))
 
-def own_names(block: Block) -> list[Node]:
-    """Returns the nodes that need a name in the text of a closed block: those of the block and of
-    its open blocks, without parameters and scalar constants.
+
+def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
+    """A unique name for every node that needs one in the text of a closed block: the nodes of the
+    block and of its open blocks, without parameters and scalar constants. The name is derived from
+    the node's hint or its op.
     """
     found: dict[Node, None] = {}
+    taken = {str(p.attrs["name"]) for p in block.params}
     pending = deque([block])
     while pending:
         for node in pending.popleft().nodes:
             if node.op != "param" and not (node.op == "const" and is_inline(node)):
                 found[node] = None  # two loops may contain the same node
-            if node.blocks:
-                pending.extend(b for b in node.blocks if b.is_open)
-    return list(found)
-
-
-def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
-    """A unique name for every node of a closed block, derived from its hint or its op."""
-    nodes = own_names(block)
-    taken = {str(p.attrs["name"]) for p in block.params}
-    inner = (block for node in nodes for block in node.blocks if block.is_open)
-    taken.update(str(v.attrs["name"]) for block in inner for v in block.params)
+            for inner in node.blocks:
+                if inner.is_open:
+                    taken.update(str(v.attrs["name"]) for v in inner.params)
+                    pending.append(inner)
     counts: dict[str, int] = {}
-    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
+    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in found}
 
 
 def is_op_name(node: Node, name: str) -> bool:
@@ -427,9 +426,3 @@ def walk(block: Block) -> Iterable[tuple[Block, Node]]:
         for node in (*current.params, *current.nodes):
             yield current, node
             pending.extend(node.blocks)
-
-
-def _attr_symbols(value: Attr) -> set[Symbol]:
-    if isinstance(value, tuple):
-        return {s for v in cast("tuple[Any]", value) for s in _attr_symbols(v)}
-    return symbols(value) if isinstance(value, Expr) else set()

@@ -12,10 +12,9 @@ import stack.plugins as plugins
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
 from stack.ir.axes import LETTERS, Rule, parse_rule
 from stack.ir.bounds import check_index
-from stack.ir.data import Data, round_bf16
+from stack.ir.data import Data, decode, encode, round_bf16
 from stack.ir.node import Node
 from stack.ir.ragged_op import ragged_axes
-from stack.ir.storage import decode, encode
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
 
 erf = math.erf

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir.builder import constant, make, param, remade
-from stack.ir.forms import reshaped, sliced
+from stack.ir.builder import constant, make, param, remade, reshaped, sliced
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.ops import is_view, rule_of

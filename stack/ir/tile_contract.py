@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack.ir.kernel_ops import access_parts
-from stack.ir.memory_versions import memory_of, starts_of
+from stack.ir.memory import memory_of, starts_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_memory
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stack.ir.algebra import FALLING, RISING
+from stack.ir.data import Data
 from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
@@ -304,6 +307,21 @@ def is_number(node: Node) -> bool:
 def number(node: Node) -> Any:
     """The value of a scalar constant as a Python number; None for other nodes."""
     return node.attrs["value"].array.item() if is_number(node) else None
+
+
+def splat(node: Node) -> Any:
+    """The value of a constant whose elements are all equal, through broadcasts; else None."""
+    while is_whole_view(node):
+        node = node.args[0]
+    if node.op != "const":
+        return None
+    data: Data = node.attrs["value"]
+    if not data.size:
+        return None
+    flat = data.array.reshape(-1)
+    if data.size > 1 and not bool(np.all(flat == flat[0])):
+        return None
+    return flat[0].item()
 
 
 def is_array(node: Node) -> bool:

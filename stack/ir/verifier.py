@@ -41,8 +41,9 @@ def verify(func: Func) -> None:
     for result in func.results:
         if isinstance(result.type, TupleType):
             raise VerifyError(f"{where} returns a tuple; pick items first")
-    if len(func.meshes) > 1:
-        raise VerifyError(f"{where} uses several meshes: {', '.join(map(str, func.meshes))}")
+    meshes = func.body.meshes
+    if len(meshes) > 1:
+        raise VerifyError(f"{where} uses several meshes: {', '.join(map(str, meshes))}")
     ranges: dict[str, str] = {}
     for s in func.symbols:
         text = f"{s.low}..{s.high} % {s.multiple}"
@@ -97,9 +98,17 @@ class _Verifier:
         if not block.is_open:
             self._closed(block, where)
         for param in block.params:
-            self._places(param)
+            if param.type.sharding:
+                self._places(param)
         for node in block.nodes:
-            self.node(node)
+            if not node.blocks or any(b.is_open for b in node.blocks):
+                self.node(node)
+                continue
+            # with closed blocks, a node is checked once for its equivalence class
+            facts, asked = facts_of(node), (_Verifier, self.level, self.depth, self.is_certain)
+            if asked not in facts:
+                self.node(node)
+                facts[asked] = True
 
     def _closed(self, block: Block, where: str) -> None:
         if block.free:
@@ -116,7 +125,7 @@ class _Verifier:
         """Checks the shardings of a node's results: each must be possible for the result's shape,
         and only a `reshard` may make overlapping parts.
         """
-        for type_ in node.types if node.type.sharding else ():
+        for type_ in node.types:
             if type_.sharding is not None:
                 if type_.sharding.overlaps and node.op != "reshard":
                     raise self.fail(f"only a reshard makes parts that overlap, not {node.op}", node)
@@ -131,16 +140,6 @@ class _Verifier:
             text = print_node(found.node, body)
             raise VerifyError(found.rule, text, body.locs.get(found.node, ()))
 
-    def node(self, node: Node) -> None:
-        """Checks a node. A node without open blocks is checked once for its equivalence class."""
-        if not node.blocks or any(b.is_open for b in node.blocks):
-            self._node(node)
-            return
-        facts, asked = facts_of(node), (_Verifier, self.level, self.depth, self.is_certain)
-        if asked not in facts:
-            self._node(node)
-            facts[asked] = True
-
     def _typed(self, node: Node, op: OpDef) -> None:
         """Checks that a node has the type that its op infers, and marks the node, so that it is not
         checked again.
@@ -153,7 +152,7 @@ class _Verifier:
             raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
         node.is_typed = True
 
-    def _node(self, node: Node) -> None:
+    def node(self, node: Node) -> None:
         """Checks a node against its op, then its blocks."""
         op = OPS.get(node.op) or find(node.op)
         if op is None:
@@ -163,7 +162,8 @@ class _Verifier:
             raise self.fail(f"{node.op!r} is no op of level {self.level!r}, but of {levels}", node)
         if not node.is_typed:
             self._typed(node, op)
-        self._places(node)
+        if node.type.sharding:
+            self._places(node)
         if self.is_certain:
             outside = self.bounds.outside(node)
             if outside:

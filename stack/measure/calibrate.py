@@ -23,7 +23,7 @@ from stack.measure.roofline import best_time, lone_rate, thread_count
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, DEVICE_BACKEND
 from stack.target import Cpu, Gpu, Target, cpu_at_hand
-from stack.target.fields import numbers_of
+from stack.target.files import numbers_of
 from stack.target.host import NATIVE
 
 FAR = 256 << 20  # bytes of a copy that fits no cache

@@ -15,9 +15,9 @@ from stack.errors import StackError, UsageError
 from stack.measure.gpu_program import GpuProgram, Rival
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend, lower
+from stack.run.options import target_of
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
-from stack.run.targets import target_of
 from stack.run.trace import find_frontend
 
 RIVALS = "rivals"

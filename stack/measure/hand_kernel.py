@@ -29,7 +29,7 @@ from stack.explore.target import imported_packages
 from stack.imports import function_of
 from stack.ir.func import Func
 from stack.run.frontend import Frontend
-from stack.run.ir_frontend import IRFrontend
+from stack.run.trace import IRFrontend
 
 Arrays = Sequence[np.ndarray]
 FRAMEWORKS = ("numpy", "torch", "jax")

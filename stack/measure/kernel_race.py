@@ -17,9 +17,9 @@ from stack.errors import StackError, UsageError
 from stack.explore.resume import executable_from, group_of, results_of
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import alone
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.node import Block
-from stack.ir.storage import decode, encode
 from stack.measure.hand_kernel import Hand, HandError
 from stack.rewrite.check import difference
 from stack.rewrite.inputs import GIVEN, random_inputs, sample_sizes

@@ -17,9 +17,9 @@ from stack.measure.caches import fresh_caches
 from stack.run.backend import Backend, Executable, Kernel
 from stack.run.compile import lower
 from stack.run.frontend import Captured
+from stack.run.options import target_of
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
-from stack.run.targets import target_of
 from stack.run.trace import find_frontend
 
 REPLAYS = ("reduce-overhead", "max-autotune")  # modes of Inductor that replay CUDA graphs

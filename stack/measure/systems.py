@@ -20,9 +20,9 @@ from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, W
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
 from stack.run.frontend import Captured, Frontend
+from stack.run.options import target_of
 from stack.run.record import Run
 from stack.run.specs import BackendSpec
-from stack.run.targets import target_of
 
 Say = Callable[[str], None]
 NO_OPTIONS: Mapping[str, Any] = {}

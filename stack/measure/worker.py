@@ -14,8 +14,8 @@ from stack.ir import files
 from stack.measure.runners import LocalRunner, load_arrays, save_arrays, silence_stdout
 from stack.run.backend import Backend
 from stack.run.compile import lower
+from stack.run.options import target_of
 from stack.run.record import Run
-from stack.run.targets import target_of
 
 
 def serve(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -43,34 +43,21 @@ class Replacement:
     locs: Mapping[Node, Lines] | None = None
 
 
+@dataclass(eq=False)
 class Scope:
     """The closed block that is being rewritten, for rules that need the users, names or source
     lines of nodes.
     """
 
-    def __init__(self, block: Block, log: Log) -> None:
-        self.block = block
-        self.log = log
-        self.asked = False  # True if a rule queried uses: its answer may change later
-        self._builder = Builder()
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Nodes of the block and of its open blocks, operands first."""
-        return self.block.all_nodes
-
-    @property
-    def builder(self) -> Builder:
-        """An empty builder. It is reused while it stays empty, because most rules do not match."""
-        if self._builder.names or self._builder.locs:
-            self._builder = Builder()
-        return self._builder
+    block: Block
+    log: Log
+    asked: bool = False  # True if a rule queried uses: its answer may change later
 
     @cached_property
     def _uses(self) -> tuple[dict[Node, list[Node]], frozenset[Node]]:
         table: dict[Node, list[Node]] = {}
         results = set(self.block.results)
-        for node in self.nodes:
+        for node in self.block.all_nodes:
             for arg in dict.fromkeys(node.args):
                 table.setdefault(arg, []).append(node)
             for block in node.blocks:
@@ -93,10 +80,6 @@ class Scope:
         `node`.
         """
         return self.is_result(node) or any(u not in inside for u in self.users(node))
-
-    def lines(self, *nodes: Node) -> Lines:
-        """Returns the source lines of these nodes, in order of the nodes, each once."""
-        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
 
 
 class Rule(Protocol):
@@ -134,14 +117,14 @@ class Simple:
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
         if self.of and all([a.op not in self.of for a in node.args]):
             return None
-        builder = scope.builder
+        builder = Builder()
         new = self.function(node, builder, scope)
         if new is None:
             return None
         if isinstance(new, Why):
             scope.log.miss(self.name, new.reason, new.node or node, scope.block)
             return None
-        return Replacement(new, (), {**builder.names}, {**builder.locs})
+        return Replacement(new, (), builder.names, builder.locs)
 
 
 def on(
@@ -184,40 +167,31 @@ def rewrite(
         CycleError: the rules do not terminate.
         VerifyError: a rule made a node of another type, or one that the op table rejects.
     """
-    engine = _Engine(rules, log, enter, limit)
-    if engine.table.keys().isdisjoint(func.body.ops):
+    table: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for root in rule.roots:
+            table.setdefault(root, []).append(rule)
+    if table.keys().isdisjoint(func.body.ops):
         return func
-    return Func(func.name, engine.block(func.body), func.level)
+    return Func(func.name, _Engine(table, log, enter, limit).block(func.body), func.level)
 
 
+@dataclass
 class _Engine:
-    def __init__(
-        self,
-        rules: Sequence[Rule],
-        log: Log,
-        enter: Callable[[Node], bool],
-        limit: int | None,
-    ) -> None:
-        self.table: dict[str, list[Rule]] = {}
-        for rule in rules:
-            for root in rule.roots:
-                self.table.setdefault(root, []).append(rule)
-        self.log = log
-        self.enter = enter
-        self.limit = limit
-        self.blocks: dict[Block, Block] = {}
-        self.stopped = False
+    """Applies the rules in `table`, by names of ops, to blocks; `blocks` are the results so far."""
+
+    table: Mapping[str, Sequence[Rule]]
+    log: Log
+    enter: Callable[[Node], bool]
+    limit: int | None
+    blocks: dict[Block, Block] = field(default_factory=dict[Block, Block])
+    stopped: bool = False
 
     def block(self, block: Block) -> Block:
         """Rewrites a closed block to its fixed point."""
-        done = self.blocks.get(block)
-        if done is None:
-            done = self._run(block)
-            self.blocks[block] = done
-            self.blocks[done] = done
-        return done
-
-    def _run(self, block: Block) -> Block:
+        if block in self.blocks:
+            return self.blocks[block]
+        old = block
         seen = {block.results: 0}
         history: list[Counter[str]] = []
         settled: set[Node] = set()
@@ -226,9 +200,10 @@ class _Engine:
             block = self._nested(block)
             scope = Scope(block, self.log)
             if budget is None:
-                budget = 1000 + 50 * len(scope.nodes)
+                budget = 1000 + 50 * len(scope.block.all_nodes)
             replaced, applied = self._round(scope, settled)
             if not replaced:
+                self.blocks[old] = self.blocks[block] = block
                 return block
             block = replace(block, replaced)
             history.append(applied)
@@ -248,70 +223,62 @@ class _Engine:
 
     def _nested(self, block: Block) -> Block:
         """Rewrites the closed blocks of those nodes of a block that `enter` accepts."""
-        changed: dict[Node, Replacement] = {}
+        changed: dict[Node, Node] = {}
         for node in block.all_nodes:
             if node.blocks and not all(b.is_open for b in node.blocks) and self.enter(node):
                 blocks = [b if b.is_open else self.block(b) for b in node.blocks]
                 new = node.rebuilt(blocks=blocks)
                 if new is not node:
-                    changed[node] = Replacement(new)
-        return replace(block, changed) if changed else block
+                    changed[node] = new
+        return replace(block, changed)
 
     def _round(
         self, scope: Scope, settled: set[Node]
     ) -> tuple[dict[Node, Replacement], Counter[str]]:
+        """Returns the first replacement that a rule has for each node, and how often each rule was
+        applied.
+        """
+        block = scope.block
         replaced: dict[Node, Replacement] = {}
         applied: Counter[str] = Counter()
-        for node in scope.nodes:
+        for node in scope.block.all_nodes:
             rules = self.table.get(node.op)
-            if self.stopped or not rules or node in settled:
+            if not rules or node in settled:
                 continue
             scope.asked = False
-            found = self._first(rules, node, scope, replaced, applied)
-            if found is None:
+            for rule in rules:
+                try:
+                    found = rule.apply(node, scope)
+                    if found is None or found.node is node:
+                        continue
+                    if any(n in replaced for n in found.inner):
+                        scope.asked = True  # part of the match changes in this round: retry later
+                        continue
+                    if found.node.type != node.type:
+                        raise VerifyError(
+                            f"rule {rule.name} replaces {node.type} by {found.node.type}",
+                            print_node(node, block),
+                            block.lines_of([node]),
+                        )
+                except RuleError as error:
+                    raise VerifyError(
+                        f"rule {rule.name} makes an invalid node: {error}",
+                        print_node(node, block),
+                        block.lines_of([node]),
+                    ) from error
+                name = f"%{block.names.get(node, node.op)}"
+                if not self.log.spend(rule.name, block.lines_of([node, *found.inner]), name):
+                    self.stopped = True
+                    return replaced, applied
+                if isinstance(rule, Simple) and rule.inexact is not EXACT:
+                    self.log.allow(rule.inexact)
+                applied[rule.name] += 1
+                replaced[node] = found
+                break
+            else:
                 if not scope.asked:
                     settled.add(node)
-                continue
-            replaced[node] = found
         return replaced, applied
-
-    def _first(
-        self,
-        rules: Sequence[Rule],
-        node: Node,
-        scope: Scope,
-        replaced: Mapping[Node, Replacement],
-        applied: Counter[str],
-    ) -> Replacement | None:
-        for rule in rules:
-            try:
-                found = rule.apply(node, scope)
-            except RuleError as error:
-                raise VerifyError(
-                    f"rule {rule.name} makes an invalid node: {error}",
-                    print_node(node, scope.block),
-                    scope.lines(node),
-                ) from error
-            if found is None or found.node is node:
-                continue
-            if any(n in replaced for n in found.inner):
-                scope.asked = True  # part of the match changes in this round: retry in the next
-                continue
-            if found.node.type != node.type:
-                raise VerifyError(
-                    f"rule {rule.name} replaces {node.type} by {found.node.type}",
-                    print_node(node, scope.block),
-                    scope.lines(node),
-                )
-            name = f"%{scope.block.names.get(node, node.op)}"
-            if not self.log.spend(rule.name, scope.lines(node, *found.inner), name):
-                self.stopped = True
-                return None
-            if isinstance(rule, Simple):
-                self.log.allow(rule.inexact)
-            applied[rule.name] += 1
-            return found
-        return None
 
 
 def replace(block: Block, changed: Mapping[Node, Node | Replacement]) -> Block:
@@ -451,17 +418,11 @@ def _resolve(
                 stack.append((node, "build"))
                 stack.extend([(d, "enter") for d in reversed(first)])
                 continue
-        blocks = [_with_results(b, done) for b in node.blocks] if node.blocks else None
+        blocks = [
+            Block(b.params, [done[r] for r in b.results]) if b.is_open else b for b in node.blocks
+        ]
         done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
     return done
-
-
-def _with_results(block: Block, done: Mapping[Node, Node]) -> Block:
-    """Returns an open block, such as a loop body, with its results replaced by new nodes from
-    `done`. Returns a closed block unchanged.
-    """
-    results = tuple([done[r] for r in block.results]) if block.is_open else block.results
-    return block if results == block.results else Block(block.params, results)
 
 
 def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Runs a transformation of groups once per equivalence class.
+"""Kernels of groups: made once per equivalence class, with source lines on every node.
 
 Groups of equal layers differ in operands, names and source lines, and a pass keeps these without
 using them. So the transformation runs on a *model* of the first group: its operands are parameters,
@@ -9,17 +9,19 @@ equivalent group, the result is copied with the group's own operands, names and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from stack.errors import StackError
 from stack.ir.equivalence import equivalence_key, stand_ins
-from stack.ir.node import Block, Node, is_op_name
+from stack.ir.node import Block, Node, is_op_name, topological
 from stack.ir.traits import is_computed_once
 
 _MARK = re.compile(r"(\d+\.\d+)((?:_\d+)*)")  # and the numbers of duplicate names
 
 
+@dataclass
 class CachedTransform:
     """A transformation of fusion groups that calls `make(group)` once for each class of groups that
     are equal up to names, source lines and operands.
@@ -30,11 +32,11 @@ class CachedTransform:
     with steps that a person wrote: they may name values of the group.
     """
 
-    def __init__(
-        self, make: Callable[[Node], Node], is_own: Callable[[Node], object] = lambda _: False
-    ) -> None:
-        self.make, self.is_own = make, is_own
-        self.made: dict[tuple[Any, ...], tuple[Node, Node]] = {}
+    make: Callable[[Node], Node]
+    is_own: Callable[[Node], object] = lambda _: False
+    made: dict[tuple[Any, ...], tuple[Node, Node]] = field(
+        default_factory=dict[tuple[Any, ...], tuple[Node, Node]]
+    )
 
     def __call__(self, group: Node) -> Node:
         """Returns the transformed group; `make` runs only for the first of its equivalent groups.
@@ -44,70 +46,91 @@ class CachedTransform:
         if self.is_own(group):
             return self.make(group)
         once = tuple(map(is_computed_once, group.args))
-        tables = ((tuple(b.locs), tuple(_named(b))) for b in group.blocks)
+        named = [
+            [n for n, name in b.names.items() if not is_op_name(n, name)] for b in group.blocks
+        ]
+        tables = ((tuple(b.locs), tuple(own)) for b, own in zip(group.blocks, named, strict=True))
         key = (equivalence_key(group), once, *tables)
         if key not in self.made:
-            model = _model(group)
+            model = _model(group, named)
             try:
                 self.made[key] = model, self.make(model)
             except StackError:
                 return self.make(group)  # an error names the group's own lines
-        return _in_place(group, *self.made[key])
+        return _in_place(group, named, *self.made[key])
 
 
-def _model(group: Node) -> Node:
+def _model(group: Node, named: Sequence[Sequence[Node]]) -> Node:
     """The model of a group: parameters replace its operands, and each name and source line is
     replaced by a mark, from which `_in_place` finds the name and line in an equivalent group.
+
+    `named`: the nodes of each block that the program names; the others are named after their op.
     """
+    args = stand_ins(group)
+    for i, operand in enumerate(group.args):
+        if is_computed_once(operand):  # its model is a result of a call that runs once
+            attrs = {"name": str(args[i].attrs["name"]), "once": True}
+            body = Block((args[i],), (args[i],))
+            args[i] = Node("call", (args[i],), attrs, operand.type, (body,))
     blocks: list[Block] = []
     for number, block in enumerate(group.blocks):
         marks = {node: f"{number}.{i}" for i, node in enumerate(block.names)}
         lines = {node: (marks[node],) for node in block.locs}
-        names = {node: marks[node] for node in _named(block)}
+        names = {node: marks[node] for node in named[number]}
         blocks.append(Block(block.params, block.results, names, lines))
-    return group.rebuilt(list(map(_stand_in, group.args, stand_ins(group))), blocks=blocks)
+    return group.rebuilt(args, blocks=blocks)
 
 
-def _named(block: Block) -> list[Node]:
-    """Returns the nodes that the program names; the others are named after their op."""
-    return [node for node, name in block.names.items() if not is_op_name(node, name)]
-
-
-def _stand_in(operand: Node, param: Node) -> Node:
-    """Returns what stands for an operand in the model of a group: a parameter, or the result of a
-    call that runs once, if the operand is one.
-    """
-    if not is_computed_once(operand):
-        return param
-    attrs = {"name": str(param.attrs["name"]), "once": True}
-    return Node("call", (param,), attrs, operand.type, (Block((param,), (param,)),))
-
-
-def _in_place(group: Node, model: Node, made: Node) -> Node:
+def _in_place(group: Node, named: Sequence[Sequence[Node]], model: Node, made: Node) -> Node:
     """Copies `made`, the result for the model, with the operands, names and source lines of an
     equivalent group.
     """
-    args = dict(zip(model.args, group.args, strict=True))
+    done = dict(zip(model.args, group.args, strict=True))
     names: dict[str, str] = {}
     lines: dict[str, tuple[str, ...]] = {}
-    for marked, own in zip(model.blocks, group.blocks, strict=True):
-        names.update({marked.names[node]: own.names[node] for node in _named(own)})
+    for marked, own, nodes in zip(model.blocks, group.blocks, named, strict=True):
+        names.update({marked.names[node]: own.names[node] for node in nodes})
         lines.update({marks[0]: own.locs[node] for node, marks in marked.locs.items()})
+    for node in topological([made], known=done):
+        blocks: list[Block] = []
+        for block in node.blocks:
+            own_names = {
+                n: names[mark[1]] + mark[2] if (mark := _MARK.fullmatch(name)) else name
+                for n, name in block.names.items()
+            }
+            locs = {
+                n: tuple([x for m in marks for x in lines[m]]) for n, marks in block.locs.items()
+            }
+            blocks.append(Block(block.params, block.results, own_names, locs))
+        done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
+    return done[made]
 
-    def renamed(block: Block) -> Block:
-        own = {
-            node: names[mark[1]] + mark[2] if (mark := _MARK.fullmatch(name)) else name
-            for node, name in block.names.items()
-        }
-        locs = {
-            node: tuple(line for mark in marks for line in lines[mark])
-            for node, marks in block.locs.items()
-        }
-        return Block(block.params, block.results, own, locs)
 
-    def placed(node: Node) -> Node:
-        if node in args:
-            return args[node]
-        return node.rebuilt([placed(a) for a in node.args], blocks=list(map(renamed, node.blocks)))
+def with_lines(group: Node) -> Node:
+    """Returns a fusion, stream or kernel in whose blocks every node has source lines.
 
-    return placed(made)
+    A node without lines gets those of a node that uses it, or else of an operand. So index
+    arithmetic has the line of its load, and a loop that of its result. A block without any line
+    stays as it is.
+    """
+    return group.rebuilt(blocks=[located(block) for block in group.blocks])
+
+
+def located(block: Block) -> Block:
+    """Returns a block with source lines on every node, see `with_lines`."""
+    nodes = block.all_nodes
+    if not block.locs or all(node in block.locs for node in nodes):
+        return block
+    needs = {n: [*n.args, *(r for b in n.blocks if b.is_open for r in b.results)] for n in nodes}
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for need in needs[node]:
+            users.setdefault(need, []).append(node)
+    lines = dict(block.locs)
+    # the last pass is for what serves a node that only its operands located
+    for order, others in ((reversed(nodes), users), (nodes, needs), (reversed(nodes), users)):
+        for node in order:
+            found = next((lines[o] for o in others.get(node, ()) if o in lines), None)
+            if node not in lines and found is not None:
+                lines[node] = found
+    return Block(block.params, block.results, block.names, lines)

@@ -53,8 +53,17 @@ class FusionRule(ABC):
         """
 
     def score(self, producer: Group, consumer: Group) -> int:
-        """Bytes of memory traffic saved. The engine tries pairs with the highest score first."""
-        return bytes_saved(producer, consumer)
+        """Bytes of memory traffic that joining saves. The engine tries pairs with the highest score
+        first.
+
+        They are one read of each value in between, its write if nothing else needs the value (else
+        it stays an output), and the inputs that both groups read.
+        """
+        total = sum(bytes_of(value) for value in producer.outputs if value in consumer.inputs)
+        if set(producer.outputs) <= set(consumer.inputs):
+            total *= 2
+        shared = set(producer.inputs).intersection(consumer.inputs)
+        return total + sum(bytes_of(v) for v in shared)
 
 
 def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRule, ...]:
@@ -75,22 +84,6 @@ def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRu
             raise UsageError(f"{item!r} is neither module:Class, a FusionRule, nor -NAME")
         added.append(cls())
     return (*added, *kept.values())
-
-
-def bytes_saved(producer: Group, consumer: Group) -> int:
-    """Bytes of memory traffic that joining saves.
-
-    They are one read of each value in between, its write if nothing else needs the value (else it
-    stays an output), and the inputs that both groups read.
-    """
-    total = 0
-    for value in producer.outputs:
-        if value in consumer.inputs:
-            total += bytes_of(value)
-    if set(producer.outputs) <= set(consumer.inputs):
-        total *= 2
-    shared = set(producer.inputs).intersection(consumer.inputs)
-    return total + sum(bytes_of(v) for v in shared)
 
 
 @dataclass(frozen=True)
@@ -126,7 +119,7 @@ class Grouping(Units):
         self.log = log
         self.limits = limits
         # maps each node to the groups that contain it
-        self.groups = {n: [self._alone(n)] for n in self.units if self.is_grouped(n)}
+        self.groups = {n: [single(self, n)] for n in self.units if self.is_grouped(n)}
         self.spans = [0] * (len(self.place) + 1)  # by position: groups that extend past it
         self.scores: dict[tuple[Group, Group], int] = {}
         self.verdicts: dict[tuple[Group, Group], Why] = {}  # those that remain valid
@@ -147,7 +140,7 @@ class Grouping(Units):
         self.ask([rule for rule in self.all_rules if rule.stage <= stage])
         self.reasons.clear()
         while self.rules and (self._sweep() or self._copy_producers()):
-            pass
+            pass  # each of them may make more pairs possible
 
     def ask(self, rules: Sequence[FusionRule]) -> None:
         """Sets the rules that are tried from now on, and clears cached scores and verdicts of
@@ -179,15 +172,12 @@ class Grouping(Units):
                 if shared and (first, second) not in pairs and (second, first) not in pairs:
                     yield first, second
 
-    def _score(self, producer: Group, consumer: Group) -> int:
-        key = producer, consumer
-        if key not in self.scores:
-            self.scores[key] = max(rule.score(producer, consumer) for rule in self.rules)
-        return self.scores[key]
-
     def _sweep(self) -> bool:
         pairs = self._pairs()
-        order = sorted(pairs, key=lambda p: (-self._score(*p), p[0].first, p[1].first))
+        for pair in pairs:
+            if pair not in self.scores:
+                self.scores[pair] = max(rule.score(*pair) for rule in self.rules)
+        order = sorted(pairs, key=lambda p: (-self.scores[p], p[0].first, p[1].first))
         gone: set[Group] = set()
         for producer, consumer in order:
             if producer in gone or consumer in gone:
@@ -195,30 +185,21 @@ class Grouping(Units):
             found = self.try_pair(producer, consumer)
             if isinstance(found, Why):
                 continue
-            if not self._spend(found.rule, producer, consumer):
+            lines = self.block.lines_of((*producer.members, *consumer.members))
+            if not self.log.spend(found.rule, lines, self.label(consumer)):
                 return False
             gone.update((producer, consumer))
             self.put(found, producer, consumer)
         return bool(gone)
 
-    def _spend(self, rule: str, producer: Group, consumer: Group) -> bool:
-        lines = self.lines((*producer.members, *consumer.members))
-        return self.log.spend(rule, lines, self.label(consumer))
-
     def put(self, merged: Group, *parts: Group) -> None:
         """Replaces the groups `parts` by the group `merged` in the tables of groups."""
-        self._span(merged, 1)
         for part in parts:
-            self._span(part, -1)
-            for node in part.members:
-                held = [g for g in self.groups.get(node, ()) if g is not part]
-                self.groups[node] = held
+            self.drop(part)
+        for place in range(merged.first, merged.last):
+            self.spans[place] += 1
         for node in merged.members:
             self.groups[node] = [*self.groups.get(node, ()), merged]
-
-    def _span(self, group: Group, count: int) -> None:
-        for place in range(group.first, group.last):
-            self.spans[place] += count
 
     def try_pair(self, producer: Group, consumer: Group, copy: bool = False) -> Group | Why:
         """Returns the merged group, or the reason why not. `copy` also keeps the producer."""
@@ -258,7 +239,13 @@ class Grouping(Units):
         copied = {n for n in merged.copied if all(n in p.copied or n not in p.held for p in parts)}
         if copy:
             copied.update(producer.members)
-        outputs = [n for n in members if n not in copied and self._is_needed(n, held, parts)]
+        outputs: list[Node] = []
+        for node in members:
+            others = [g for g in self.groups.get(node, ()) if g not in parts]
+            if node in copied or any(node not in g.copied for g in others):
+                continue  # another group provides it to the other readers
+            if node in self.needed or any(r not in held for r in self.readers.get(node, ())):
+                outputs.append(node)
         return replace(
             merged,
             members=members,
@@ -268,12 +255,6 @@ class Grouping(Units):
             last=self.place[members[-1]],
             copied=frozenset(copied),
         )
-
-    def _is_needed(self, node: Node, held: set[Node], parts: tuple[Group, Group]) -> bool:
-        for group in self.groups.get(node, ()):
-            if node in group.held and node not in group.copied and group not in parts:
-                return False  # this group provides it to the other readers
-        return node in self.needed or any(r not in held for r in self.readers.get(node, ()))
 
     def _judge(
         self, producer: Group, consumer: Group, maps: Maps, merged: Group, copy: bool
@@ -344,10 +325,10 @@ class Grouping(Units):
         now.
         """
         left = sorted(nodes, key=self.place.__getitem__, reverse=True)
-        group = self._alone(left.pop(0))
+        group = single(self, left.pop(0))
         while left:
             for node in left:
-                other = self._alone(node)
+                other = single(self, node)
                 pair: tuple[Group, Group]
                 if any(v in group.axes for v in other.outputs):
                     pair = (other, group)
@@ -367,16 +348,13 @@ class Grouping(Units):
         broken = check_contract(group, self.limits.recompute)[1]
         return group if broken is None else broken
 
-    def _alone(self, node: Node) -> Group:
-        return single(node, self.place[node], self.cheap.__contains__, self.reads[node])
-
     # ---- copying small producers into all of their readers
 
     def _copy_producers(self) -> bool:
         for producer in self.all_groups:
-            if producer.kind != "loop" or producer.flops > self.limits.recompute:
-                continue
             if any(n in self.needed for n in producer.outputs):
+                continue
+            if producer.kind != "loop" or producer.flops > self.limits.recompute:
                 continue
             outside = (r for n in producer.outputs for r in self.readers.get(n, ()))
             readers = list(dict.fromkeys(r for r in outside if r not in producer.held))
@@ -404,16 +382,19 @@ class Grouping(Units):
         """
         merged = [self.try_pair(producer, c, copy=True) for c in consumers]
         done = [m for m in merged if isinstance(m, Group)]
-        whole = len(done) == len(merged) > 0 and self._spend(rule, producer, done[0])
-        return done if whole else []
+        if not done or len(done) < len(merged):
+            return []
+        lines = self.block.lines_of((*producer.members, *done[0].members))
+        return done if self.log.spend(rule, lines, self.label(done[0])) else []
 
     def drop(self, old: Group) -> None:
         """Removes a group from the tables of groups, for example after all its consumers got a copy
         of its nodes.
         """
-        self._span(old, -1)
+        for place in range(old.first, old.last):
+            self.spans[place] -= 1
         for node in old.members:
-            self.groups[node] = [g for g in self.groups[node] if g is not old]
+            self.groups[node] = [g for g in self.groups.get(node, ()) if g is not old]
 
     def _pays(self, producer: Group, consumers: Sequence[Group]) -> bool:
         """True if copies of the producer in all consumers move no more bytes than one producer
@@ -434,7 +415,7 @@ class Grouping(Units):
 
     def report(self) -> None:
         """Records in the log each pair of neighbours that was not joined, with the reason."""
-        alive = set(self.all_groups)
+        alive, lines = set(self.all_groups), self.block.lines_of
         for (producer, consumer), why in self.reasons.items():
             if producer not in alive or consumer not in alive or why is NOT_MINE:
                 continue
@@ -443,9 +424,9 @@ class Grouping(Units):
                     self.label(producer),
                     self.label(consumer),
                     why.reason,
-                    self.lines((why.node,) if why.node is not None else consumer.members[:1]),
+                    lines((why.node,) if why.node is not None else consumer.members[:1]),
                     why.kind,
-                    (self.lines(producer.members), self.lines(consumer.members)),
+                    (lines(producer.members), lines(consumer.members)),
                 )
             )
 

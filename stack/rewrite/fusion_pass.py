@@ -10,10 +10,10 @@ from stack.ir.func import Func
 from stack.ir.node import Block
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
+from stack.rewrite.passes import BlockPass
 
 
-class FusionPass(Pass):
+class FusionPass(BlockPass):
     """A pass that joins units of a block to groups, by fusion rules."""
 
     @abstractmethod

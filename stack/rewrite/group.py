@@ -6,9 +6,10 @@ group touches to its index entries in that space.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from stack.ir import ops
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
@@ -28,6 +29,9 @@ from stack.rewrite.entries import (
     put,
 )
 from stack.rewrite.verdict import Why
+
+if TYPE_CHECKING:
+    from stack.rewrite.units import Units
 
 
 def estimate(dim: Dim) -> int:
@@ -149,10 +153,8 @@ class Group:
         return frozenset(found)
 
 
-def single(
-    node: Node, place: int, is_cheap: Callable[[Node], bool], inputs: Iterable[Node]
-) -> Group:
-    """Returns a new group with one node, and the cheap nodes that it reads and recomputes."""
+def single(units: Units, node: Node) -> Group:
+    """Returns a new group with one unit, and the cheap nodes that it reads and recomputes."""
     shape = node.args[0].shape if is_reduction(node) else node.shape
     ids: list[Entry] = [() if s == 1 else (fresh_axis(),) for s in shape]
     space = Space(
@@ -166,7 +168,7 @@ def single(
         space.reduced = {e[0] for i, e in enumerate(ids) if e and i in gone}
     while True:
         try:
-            space.axes = _spread(node, ids, is_cheap, space.sizes)
+            space.axes = _spread(node, ids, units.cheap, space.sizes)
             break
         except SplitNeeded as need:
             new = space.split(need.axis, need.sizes)
@@ -178,15 +180,15 @@ def single(
         space.axes,
         frozenset(space.reduced),
         (node,),
-        tuple(inputs),
+        tuple(units.reads[node]),
         (node,) if is_contraction(node) else (),
-        place,
-        place,
+        units.place[node],
+        units.place[node],
     )
 
 
 def _spread(
-    node: Node, ids: Sequence[Entry], is_cheap: Callable[[Node], bool], sizes: Mapping[int, Dim]
+    node: Node, ids: Sequence[Entry], cheap: Collection[Node], sizes: Mapping[int, Dim]
 ) -> dict[Node, Entries]:
     axes: dict[Node, Entries] = {}
     pending: list[tuple[Node, Entries]] = []
@@ -204,7 +206,7 @@ def _spread(
         if now == known:
             continue
         axes[value] = now
-        if value.args and is_cheap(value):
+        if value.args and value in cheap:
             pending.extend(zip(value.args, operand_entries(value, now, sizes)))
     return axes
 

@@ -121,24 +121,18 @@ def _bind_value(producer: Group, value: Node, space: Space, place: dict[int, Ent
             for p in own:
                 place[p] = None
             continue
-        if len(own) == 1:
-            _bind(place, own[0], read)
-            continue
-        if len(read) == 1:
+        if len(own) > 1 and len(read) == 1:
             new = space.split(read[0], [producer.sizes[p] for p in own])
             for p, entry in place.items():
                 place[p] = put(entry, read[0], new)
             read = new
-        if [space.sizes[i] for i in read] != [producer.sizes[p] for p in own]:
-            for p in own:
-                place[p] = None
-            continue
-        for p, i in zip(own, read):
-            _bind(place, p, (i,))
-
-
-def _bind(place: dict[int, Entry], axis: int, entry: tuple[int, ...]) -> None:
-    place[axis] = entry if place.get(axis, entry) == entry else None
+        images: list[Entry] = [None] * len(own)
+        if len(own) == 1:
+            images = [read]
+        elif [space.sizes[i] for i in read] == [producer.sizes[p] for p in own]:
+            images = [(i,) for i in read]
+        for p, image in zip(own, images, strict=True):
+            place[p] = image if place.get(p, image) == image else None
 
 
 def _bind_shared(producer: Group, space: Space, place: dict[int, Entry]) -> None:

@@ -79,15 +79,6 @@ class Fuel:
 
     left: int | None = None
 
-    def take(self) -> bool:
-        """Uses one of the remaining rewrites. Returns False if none is left."""
-        if self.left is None:
-            return True
-        if self.left <= 0:
-            return False
-        self.left -= 1
-        return True
-
 
 @dataclass
 class Log:
@@ -125,8 +116,10 @@ class Log:
 
     def spend(self, rule: str, source: Lines = (), node: str = "") -> bool:
         """Returns True if one more rewrite is allowed, and records it with its value."""
-        if not self.fuel.take():
-            return False
+        if self.fuel.left is not None:
+            if self.fuel.left <= 0:
+                return False
+            self.fuel.left -= 1
         self.rewrites.append(Rewrite(rule, source, node))
         return True
 

@@ -7,7 +7,8 @@ and a backend compiles them once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from stack.errors import StackError
 from stack.ir.builder import param
@@ -25,7 +26,10 @@ def outline(grouping: Grouping) -> Block:
     """Returns the grouped block, in which each group has become a `fusion` node with the group's
     nodes in its body.
     """
-    return _Outliner(grouping).block()
+    outliner = _Outliner(grouping)
+    outliner.make(grouping.block.results)
+    results = [outliner.done[r] for r in grouping.block.results]
+    return Block(grouping.block.params, results, outliner.names, outliner.locs)
 
 
 def outlined(grouping: Grouping, group: Group) -> Node:
@@ -35,8 +39,8 @@ def outlined(grouping: Grouping, group: Group) -> Node:
     """
     if is_bare(group):
         return group.members[0]
-    body = _Body(grouping, group)
-    return _fusion(group, body.block(grouping.block), body.inputs)
+    body = _body(grouping, group)
+    return _fusion(group, body, body.inputs)
 
 
 def is_bare(group: Group) -> bool:
@@ -46,61 +50,115 @@ def is_bare(group: Group) -> bool:
     return group.members == group.dots and not any(map(in_windows, group.dots[0].args))
 
 
-def _fusion(group: Group, block: Block, args: Sequence[Node]) -> Node:
+class _Body(NamedTuple):
+    """The body of a group's fusion node, and the values from outside that it reads. `nodes` are the
+    nodes of the old block in it, operands first.
+    """
+
+    block: Block
+    inputs: list[Node]
+    nodes: list[Node]
+
+
+def _body(grouping: Grouping, group: Group) -> _Body:
+    nodes, inputs = dict[Node, None](), dict[Node, None]()
+    pending: list[tuple[Node, bool]] = [(o, False) for o in reversed(group.outputs)]
+    while pending:
+        node, ready = pending.pop()
+        if node in nodes or node in inputs:
+            continue
+        if ready:
+            nodes[node] = None
+            continue
+        if not _is_inside(grouping, group, node):
+            inputs[node] = None
+            continue
+        pending.append((node, True))
+        if not is_contraction(node):
+            pending.extend((a, False) for a in reversed(node.args))
+            continue
+        for arg in node.args:  # read from memory, by a window view or as they are
+            inputs[arg.args[0] if in_windows(arg) else arg] = None
+            if in_windows(arg):
+                pending.append((arg, False))
+    old = grouping.block
+    done = {node: param(f"p{i}", node.type) for i, node in enumerate(inputs)}
+    params = [*done.values()]
+    for node in nodes:
+        args = [done[a] for a in node.args]
+        done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+    names, locs = dict[Node, str](), dict[Node, tuple[str, ...]]()
+    for node in nodes:
+        new = done[node]
+        if node in old.names:
+            names.setdefault(new, old.names[node])
+        if node in old.locs:
+            locs[new] = tuple(dict.fromkeys((*locs.get(new, ()), *old.locs[node])))
+    block = Block(params, [done[o] for o in group.outputs], names, locs)
+    return _Body(block, [*inputs], [*nodes])
+
+
+def _is_inside(grouping: Grouping, group: Group, node: Node) -> bool:
+    """True if the body of a group's fusion node computes a node, False if it reads it."""
+    if node in group.held:
+        return True
+    if node not in grouping.cheap:
+        return False
+    if not is_alias(node):
+        return True
+    # a free view of a value in memory stays outside: the kernel reads the final shape
+    behind = grouping.behind_reshape(node)
+    return behind in group.held or behind in grouping.cheap
+
+
+def _fusion(group: Group, body: _Body, args: Sequence[Node]) -> Node:
     attrs = {"kind": group.kind, "name": group_name(group)}
-    return Node("fusion", args, attrs, result_type(block.type), (block,))
+    return Node("fusion", args, attrs, result_type(body.block.type), (body.block,))
+
+
+def group_name(group: Group) -> str:
+    """A name composed of the first ops: `mul_reduce_rsqrt_add`."""
+    seen = dict.fromkeys(n.op for n in group.members)
+    return "_".join(list(seen)[:NAMED_OPS])
 
 
 class _Outliner:
+    """The new nodes of a grouped block, with names and source lines; `done` maps old to new."""
+
     def __init__(self, grouping: Grouping) -> None:
         self.g = grouping
         self.old = grouping.block
         self.done: dict[Node, Node] = {p: p for p in self.old.params}
         self.names: dict[Node, str] = {}
         self.locs: dict[Node, tuple[str, ...]] = {}
-        self.bodies: dict[Group, _Body] = {}
-        self.home: dict[Node, Group] = {}
+        self.home: dict[Node, tuple[Group, _Body]] = {}  # the group that gives a value to others
         for group in grouping.all_groups:
-            for out in group.outputs:
-                self.home.setdefault(out, group)
+            if not is_bare(group):
+                home = group, _body(grouping, group)
+                for out in group.outputs:
+                    self.home.setdefault(out, home)
 
-    def block(self) -> Block:
-        for result in self.old.results:
-            self._make(result)
-        results = [self.done[r] for r in self.old.results]
-        return Block(self.old.params, results, self.names, self.locs)
-
-    def _body(self, group: Group) -> _Body:
-        if group not in self.bodies:
-            self.bodies[group] = _Body(self.g, group)
-        return self.bodies[group]
-
-    def _needs(self, node: Node) -> Iterable[Node]:
-        group = self.home.get(node)
-        return node.args if group is None or is_bare(group) else self._body(group).inputs
-
-    def _make(self, root: Node) -> None:
-        stack = [(root, False)]
+    def make(self, roots: Sequence[Node]) -> None:
+        """Makes the new nodes of `roots` and of all that they need."""
+        stack = [(root, False) for root in reversed(roots)]
         waiting: set[Node] = set()
         while stack:
             node, ready = stack.pop()
             if node in self.done:
                 continue
+            home = self.home.get(node)
             if not ready:
                 if node in waiting:
                     name = self.old.names.get(node, node.op)
                     raise StackError(f"fusion made groups that depend on each other, at %{name}")
                 waiting.add(node)
                 stack.append((node, True))
-                stack.extend((n, False) for n in reversed(list(self._needs(node))))
-                continue
-            group = self.home.get(node)
-            if group is None or is_bare(group):
-                args = [self.done[a] for a in node.args]
-                new = node.rebuilt(args)
-                self._settle(node, new)
+                needs = node.args if home is None else home[1].inputs
+                stack.extend((n, False) for n in reversed(needs))
+            elif home is None:
+                self._settle(node, node.rebuilt([self.done[a] for a in node.args]))
             else:
-                self._fuse(group)
+                self._fuse(*home)
 
     def _settle(self, old: Node, new: Node) -> None:
         self.done[old] = new
@@ -110,10 +168,9 @@ class _Outliner:
             merged = (*self.locs.get(new, ()), *self.old.locs[old])
             self.locs[new] = tuple(dict.fromkeys(merged))
 
-    def _fuse(self, group: Group) -> None:
-        body = self._body(group)
-        node = _fusion(group, body.block(self.old), [self.done[a] for a in body.inputs])
-        lines = self.g.lines(body.nodes)
+    def _fuse(self, group: Group, body: _Body) -> None:
+        node = _fusion(group, body, [self.done[a] for a in body.inputs])
+        lines = self.old.lines_of(body.nodes)
         if lines:
             merged = (*self.locs.get(node, ()), *lines)
             self.locs[node] = tuple(dict.fromkeys(merged))
@@ -136,75 +193,3 @@ class _Outliner:
                 2 * inside,
             )
         )
-
-
-def group_name(group: Group) -> str:
-    """A name composed of the first ops: `mul_reduce_rsqrt_add`."""
-    seen = dict.fromkeys(n.op for n in group.members)
-    return "_".join(list(seen)[:NAMED_OPS])
-
-
-class _Body:
-    """Collects the nodes in the body of a group's fusion node, operands first, and the values from
-    outside that they read.
-    """
-
-    def __init__(self, grouping: Grouping, group: Group) -> None:
-        self.g = grouping
-        self.group = group
-        self.nodes: list[Node] = []
-        self.inputs: list[Node] = []
-        self._walk()
-
-    def _walk(self) -> None:
-        state: set[Node] = set()
-        outside: set[Node] = set()
-        stack: list[tuple[Node, bool]] = [(o, False) for o in reversed(self.group.outputs)]
-        while stack:
-            node, ready = stack.pop()
-            if node in state or node in outside:
-                continue
-            if ready:
-                state.add(node)
-                self.nodes.append(node)
-                continue
-            if not self._is_inside(node):
-                outside.add(node)
-                self.inputs.append(node)
-                continue
-            stack.append((node, True))
-            if is_contraction(node):
-                for arg in node.args:
-                    source = arg.args[0] if in_windows(arg) else arg
-                    if source not in outside:
-                        outside.add(source)
-                        self.inputs.append(source)
-                    if arg is not source:
-                        stack.append((arg, False))
-                continue
-            stack.extend((a, False) for a in reversed(node.args))
-
-    def _is_inside(self, node: Node) -> bool:
-        if node in self.group.held:
-            return True
-        if node not in self.g.cheap:
-            return False
-        if not is_alias(node):
-            return True
-        # a free view of a value in memory stays outside: the kernel reads the final shape
-        behind = self.g.behind_reshape(node)
-        return behind in self.group.held or behind in self.g.cheap
-
-    def block(self, old: Block) -> Block:
-        params = [param(f"p{i}", n.type) for i, n in enumerate(self.inputs)]
-        done = dict(zip(self.inputs, params))
-        names: dict[Node, str] = {}
-        locs: dict[Node, tuple[str, ...]] = {}
-        for node in self.nodes:
-            new = Node(node.op, [done[a] for a in node.args], node.attrs, node.type, node.blocks)
-            done[node] = new
-            if node in old.names:
-                names.setdefault(new, old.names[node])
-            if node in old.locs:
-                locs[new] = tuple(dict.fromkeys((*locs.get(new, ()), *old.locs[node])))
-        return Block(params, [done[o] for o in self.group.outputs], names, locs)

@@ -1,4 +1,4 @@
-"""The base class of passes, and the text form of their options."""
+"""The base classes of passes, and the text form of their options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import re
 import types
 import typing
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
 from stack.errors import UsageError, unknown_name
 from stack.ir.func import Func
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_control
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
@@ -63,22 +67,52 @@ class Pass(ABC):
     def __str__(self) -> str:
         """The name and the options that differ from their defaults, as in a pipeline."""
         shown: list[str] = []
-        for spec in option_fields(type(self)):
+        fields = option_fields(type(self))
+        default = type(self)() if fields else self
+        for spec in fields:
             value = getattr(self, spec.name)
-            if value != _default(spec):
+            if value != getattr(default, spec.name):
                 shown.append(f"{spec.name}={option_text(value)}")
         return self.name + (f"{{{', '.join(shown)}}}" if shown else "")
+
+
+class BlockPass(Pass):
+    """A pass that changes one block at a time: bodies of loops and branches first, equal ones once.
+
+    The inside of a fusion group is one kernel, so it is not visited.
+    """
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self.block(func.body, log, {}), func.level)
+
+    def block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
+        """Applies the pass to the bodies of loops, branches and calls in a block, then to the
+        block. `done`: the blocks that it has changed, by the old ones."""
+        if block not in done:
+            changed = changed_bodies(block, lambda b: self.block(b, log, done))
+            done[block] = self.change(replace(block, changed) if changed else block, log)
+        return done[block]
+
+    @abstractmethod
+    def change(self, block: Block, log: Log) -> Block:
+        """Returns one block after the pass; the bodies of loops, branches and calls in it are
+        already changed. Subclasses implement this."""
+
+
+def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node, Node]:
+    """Returns replacements for the branches, loops and calls whose bodies `change` changes."""
+    changed: dict[Node, Node] = {}
+    for node in block.nodes:
+        if is_control(node):
+            new = node.rebuilt(blocks=[change(b) for b in node.blocks])
+            if new is not node:
+                changed[node] = new
+    return changed
 
 
 def option_fields(cls: type[Pass]) -> tuple[dataclasses.Field[Any], ...]:
     """The options of a pass class."""
     return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-
-
-def _default(spec: dataclasses.Field[Any]) -> Any:
-    if spec.default_factory is not dataclasses.MISSING:
-        return spec.default_factory()
-    return spec.default
 
 
 def option_text(value: Any) -> str:
@@ -110,7 +144,7 @@ def build(
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
-            shown = [f"{s.name}={option_text(_default(s))}" for s in known.values()]
+            shown = [f"{option}={option_text(getattr(cls(), option))}" for option in known]
             raise unknown_name(f"pass {cls.name!r} has no option", name, known, shown)
         try:
             values[name] = _convert(text, hints[name])
@@ -138,13 +172,9 @@ def _convert(text: str | tuple[str, ...], hint: Any) -> Any:
     if isinstance(text, tuple):
         raise ValueError(text)
     if hint is bool:
-        return {"true": True, "false": False}[text] if text in ("true", "false") else _refuse(text)
+        return ("false", "true").index(text) == 1
     if hint is int:
         return int(text)
     if hint is float:
         return float(text)
     return json.loads(text) if text.startswith('"') else text
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,10 @@ from stack.rewrite.truth import Truth
 from stack.schedule import ScheduleChoice
 from stack.target import Target
 
-_TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
+_TEXT = r"\"(?:[^\"\\]|\\.)*\""
+_VALUE = rf"{_TEXT}|[^\s{{}}\[\],=\"]+"
+_OPTION = re.compile(rf"\s*({_VALUE})\s*=\s*({_VALUE}|\[(?:{_TEXT}|[^\"\]])*\])\s*(?:,|$)")
+_PASS = re.compile(rf"\s*({_VALUE})\s*(?:\{{((?:{_TEXT}|[^\"{{}}])*)\}}\s*)?(?:,|$)")
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Result:
         """
         found = EXACT
         for record in self.records:
-            found |= record.inexact
+            if record.inexact is not EXACT:
+                found |= record.inexact
         return found
 
 
@@ -309,71 +313,20 @@ def parse_pipeline(text: str, defaults: Mapping[str, Pass] | None = None) -> lis
 
     Options that are not given are those of `defaults`, passes by name.
     """
-    parser = _Parser(text, defaults or {})
-    return parser.pipeline()
-
-
-class _Parser:
-    """Reads passes from `left`, the tokens of a text, which an empty one ends."""
-
-    def __init__(self, text: str, defaults: Mapping[str, Pass]) -> None:
-        self.text = text
-        self.defaults = defaults
-        self.left: deque[str] = deque()
-        at = 0
-        stripped = text.rstrip()
-        while at < len(stripped):
-            match = _TOKEN.match(stripped, at)
-            if match is None:
-                raise UsageError(f"pass pipeline {text!r}: cannot read {stripped[at:]!r}")
-            self.left.append(match[1])
-            at = match.end()
-        self.left.append("")
-
-    def take(self, what: str, token: str = "") -> str:
-        """Takes the next token: `token` if given, else a word. Raises UsageError, which says that
-        `what` was expected.
-        """
-        found = self.left[0]
-        if found != token if token else not found or found in "{}[],=":
-            place = f"found {found!r}" if found else "the text ends"
-            raise UsageError(f"pass pipeline {self.text!r}: expected {what}, {place}")
-        return self.left.popleft()
-
-    def skip(self, token: str) -> bool:
-        """Takes the next token if it is `token`. Returns whether it is."""
-        is_next = self.left[0] == token
-        if is_next:
-            self.left.popleft()
-        return is_next
-
-    def pipeline(self) -> list[Pass]:
-        passes: list[Pass] = []
-        while self.left[0]:
-            if passes:
-                self.take("','", ",")
-            passes.append(self.one())
-        return passes
-
-    def one(self) -> Pass:
-        cls = find_pass(self.take("the name of a pass"))
+    passes: list[Pass] = []
+    left = text.strip()
+    while left:
+        found = _PASS.match(left)
+        name, given = found.groups("") if found is not None else ("", "")
+        if found is None or _OPTION.sub("", given).strip():
+            form = "expected name{option=value, ...}"
+            raise UsageError(f"pass pipeline {text!r}: cannot read {left!r}, {form}")
+        cls = find_pass(name)
         options: dict[str, str | tuple[str, ...]] = {}
-        if self.skip("{"):
-            while not self.skip("}"):
-                if options:
-                    self.skip(",")
-                name = self.take("the name of an option, or '}'")
-                self.take("'='", "=")
-                options[name] = self.value()
-        base = self.defaults.get(cls.name)
-        return build(cls, options, base if type(base) is cls else None)
-
-    def value(self) -> str | tuple[str, ...]:
-        if not self.skip("["):
-            return self.take("a value")
-        items: list[str] = []
-        while not self.skip("]"):
-            if items:
-                self.take("','", ",")
-            items.append(self.take("a value, or ']'"))
-        return tuple(items)
+        for option, value in _OPTION.findall(given):
+            is_list = value.startswith("[")
+            options[option] = tuple(re.findall(_VALUE, value)) if is_list else value
+        base = (defaults or {}).get(cls.name)
+        passes.append(build(cls, options, base if type(base) is cls else None))
+        left = left[found.end() :]
+    return passes

@@ -6,8 +6,6 @@ a node that a group may contain, or one that a library or the framework computes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from stack.ir import ops
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
@@ -53,7 +51,6 @@ class Units:
         self.refused = refused  # ops that groups must not contain
         self.place = {n: i for i, n in enumerate(block.nodes)}
         self.cheap = self._find_cheap()
-        self.cheap -= self._kept_gathers()
         self.roots = self._find_roots()
         self.units = [n for n in block.nodes if n not in self.cheap or n in self.roots]
         self.reads: dict[Node, list[Node]] = {n: self.sources(n) for n in self.units}
@@ -72,48 +69,24 @@ class Units:
         for node in self.block.nodes:
             if not isinstance(node.type, TensorType) or node.op in self.refused:
                 continue
+            kind = ops.lookup(node.op).kind
+            moves = kind == "movement" and not writes_by_data(node)
+            if node.op == "concat":
+                moves = len(node.args) <= MAX_CHEAP_CONCAT
             if is_formula(node):
                 made[node] = 0
                 found.add(node)
             elif is_known(node):
                 continue
             elif node.args and all(a in made for a in node.args):
-                kind = ops.lookup(node.op).kind
                 cost = sum(made[a] for a in node.args) + flops_of(node)
-                known = kind == "elementwise" or self._moves(node)
-                if known and cost <= GENERATED_FLOPS:
+                if (kind == "elementwise" or moves) and cost <= GENERATED_FLOPS:
                     made[node] = cost
                     found.add(node)
             free = node.op in ("cast", "neg", "not", "bitcast") and node.shape
-            if self._moves(node) or (free and not _narrows(node)):
+            if moves or (free and not _narrows(node)):
                 found.add(node)
         return frozenset(found)
-
-    def _moves(self, node: Node) -> bool:
-        if node.op == "concat":
-            return len(node.args) <= MAX_CHEAP_CONCAT
-        return ops.lookup(node.op).kind == "movement" and not writes_by_data(node)
-
-    def _kept_gathers(self) -> set[Node]:
-        """Gathers that are not cheap, because a bare op or a result needs them in memory.
-
-        A gather that such a gather reads is kept too, because a bare op reads its operands from
-        memory.
-        """
-        kept: set[Node] = set()
-
-        def keep(value: Node) -> None:
-            if value in self.cheap and reads_by_data(value):
-                kept.add(value)
-
-        for result in self.block.results:
-            keep(self.behind_reshape(result))
-        for node in reversed(self.block.nodes):
-            is_stored = node not in self.cheap or node in kept
-            if is_stored and (not self.is_grouped(node) or is_contraction(node)):
-                for arg in node.args:
-                    keep(self._in_memory(node, arg))
-        return kept
 
     def is_grouped(self, node: Node) -> bool:
         """True if groups may contain a node; False for ops that run on their own."""
@@ -134,11 +107,16 @@ class Units:
     def _find_roots(self) -> frozenset[Node]:
         """Cheap nodes whose values are stored in memory all the same: operands of bare ops (see the
         class), and results of the block.
+
+        A gather among these values is not recomputed elsewhere: it is no longer cheap. Then it is a
+        bare op, whose operands are in memory too.
         """
-        needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
-        for node in self.block.nodes:
+        needed = dict.fromkeys(map(self.behind_reshape, self.block.results))
+        for node in reversed(self.block.nodes):
+            if node in needed and node in self.cheap and reads_by_data(node):
+                self.cheap -= {node}
             if node not in self.cheap and (not self.is_grouped(node) or is_contraction(node)):
-                needed.extend(self._in_memory(node, a) for a in node.args)
+                needed.update(dict.fromkeys(self._in_memory(node, a) for a in node.args))
         return frozenset(
             n for n in needed if n in self.cheap and n.op != "size" and not is_number(n)
         )
@@ -172,10 +150,6 @@ class Units:
             elif arg in self.place or is_input(arg):
                 found[arg] = None
         return list(found)
-
-    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
-        """Source lines of nodes, each once."""
-        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
 
 
 def _narrows(node: Node) -> bool:

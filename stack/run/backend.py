@@ -80,11 +80,11 @@ class LazyKernel(Kernel):
         return self.__dict__["_make"]["computes"]()
 
 
+@dataclass(eq=False, repr=False)
 class Kernels(Sequence[Kernel]):
     """Kernel records that are made when somebody first reads them: calls of a program do not."""
 
-    def __init__(self, make: Callable[[], Sequence[Kernel]]) -> None:
-        self.make = make
+    make: Callable[[], Sequence[Kernel]]
 
     @cached_property
     def made(self) -> Sequence[Kernel]:

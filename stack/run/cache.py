@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from stack.ir.untrusted_files import read_bytes
@@ -29,15 +30,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stack"
 
 
+@dataclass(frozen=True)
 class Cache:
     """A folder of entries. If the folder cannot be written, every look-up is a miss."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+    folder: str | os.PathLike[str]
 
     def path(self, key: str) -> Path:
         """The path of an entry, which need not exist."""
-        return self.folder / key[:2] / f"{key}.obj"
+        return Path(self.folder, key[:2], f"{key}.obj")
 
     def get(self, key: str) -> bytes | None:
         """The bytes stored under a key, or None. Ignores entries that another user may have

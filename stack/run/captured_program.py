@@ -53,7 +53,9 @@ class CapturedProgram:
         self.strict = strict
         if strict:
             check_native(captured.func)
-        leading, passes = split_weights(passes)
+        leading = ""
+        if passes != DEFAULT:
+            leading, passes = split_weights(passes)
         self.prepared: tuple[Stage, ...] = ()
         if leading:
             imported = Stage("imported", func=captured.func)
@@ -93,26 +95,29 @@ class CapturedProgram:
     @undisturbed
     @phase("rest")
     def _compile(self, key: Sizes) -> Executable:
-        for other in self.others:
-            if key in other.executables:
-                return self._keep(key, other.executables[key], self._run_like(other.runs[key]))
-        captured = self.captured
-        run = Run(self.target, self.frontend.name, self.backend.name, notes=captured.notes)
-        run.known = captured.known
-        run.options = {"passes": self.passes, "strict": self.strict, **self.options}
-        run.flags = self.frontend.flags()
-        run.add(Stage("captured", make_text=lambda: captured.text))
-        for stage in self.prepared or (Stage("imported", func=self.func),):
-            run.add(stage)
-        bound = self.func.bind(dict(key)) if key else self.func
-        options = {**self.options, "call_opaque": self.frontend.call_opaque}
-        options |= {"weights": captured.weights, "meanwhile": captured.meanwhile}
-        if self.on_device:
-            options.setdefault("device", self.captured.device)
-        executable = compile_func(bound, self.backend, run, self.passes, options)
-        self._check_device(executable)
-        run.cover(self.func)
-        return self._keep(key, executable, run)
+        other = next((other for other in self.others if key in other.executables), None)
+        if other is not None:
+            executable, run = other.executables[key], self._run_like(other.runs[key])
+        else:
+            captured = self.captured
+            run = Run(self.target, self.frontend.name, self.backend.name, notes=captured.notes)
+            run.known = captured.known
+            run.options = {"passes": self.passes, "strict": self.strict, **self.options}
+            run.flags = self.frontend.flags()
+            run.records.append(Stage("captured", make_text=lambda: captured.text))
+            run.records += self.prepared or (Stage("imported", func=self.func),)
+            bound = self.func.bind(dict(key)) if key else self.func
+            options = {**self.options, "call_opaque": self.frontend.call_opaque}
+            options |= {"weights": captured.weights, "meanwhile": captured.meanwhile}
+            if self.on_device:
+                options.setdefault("device", captured.device)
+            executable = compile_func(bound, self.backend, run, self.passes, options)
+            if self.on_device:
+                self._check_device(executable)
+            run.cover(self.func)
+        self.executables[key], self.runs[key] = executable, run
+        announce(run)
+        return executable
 
     def _is_like(self, other: CapturedProgram) -> bool:
         """True if another graph has the same function and is compiled in the same way."""
@@ -136,15 +141,8 @@ class CapturedProgram:
         notes = self.captured.notes
         return replace(run, target=self.target, records=records, notes=notes, compile_s=0.0)
 
-    def _keep(self, key: Sizes, executable: Executable, run: Run) -> Executable:
-        self.executables[key] = executable
-        self.runs[key] = run
-        announce(run)
-        return executable
-
     def _check_device(self, executable: Executable) -> None:
-        if not self.on_device:
-            return
+        """Raises StackError for a program on a device that works on arrays of another one."""
         kind = self.captured.device.partition(":")[0]
         if executable.accept is None or executable.device.partition(":")[0] != kind:
             raise StackError(

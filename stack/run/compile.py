@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 import stack.plugins as plugins
 from stack.errors import BackendMissing, UnsupportedOp, UsageError, unknown_name
 from stack.ir.func import Func
+from stack.ir.refusal import KernelRefused
 from stack.phases import phase
-from stack.releases import warn_if_untested
+from stack.releases import TESTED, warn_if_untested
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable, Kernels
 from stack.run.coverage import walk
-from stack.run.decisions import decided
-from stack.run.pipeline_edits import DEFAULT, Passes, Stages, is_default, steer
-from stack.run.record import Run, Stage
-from stack.run.retreat import compile_or_retreat
-from stack.run.targets import target_of
+from stack.run.options import target_of
+from stack.run.pipeline_edits import DEFAULT, LOWERING_STAGES, Passes, Stages, steer
+from stack.run.record import Run, Stage, decided
+from stack.run.retreat import without_refused
 from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Target
@@ -27,7 +27,6 @@ from stack.wings import part, wing
 
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays on a GPU
-LOWERING_STAGES = ("tiled", "loop")
 _SCANS = {"scan", "pad"}  # ops of scans; a tree of slices ends with pads
 
 Made = TypeVar("Made")
@@ -44,7 +43,8 @@ def find_backend(name: str | None) -> Backend:
     need = backend.missing()
     if need is not None:
         raise BackendMissing(backend.name, need)
-    warn_if_untested(backend.name)
+    if backend.name in TESTED:
+        warn_if_untested(backend.name)
     return backend
 
 
@@ -83,11 +83,10 @@ def stages_of(
     first list.
     """
     stages: Stages = backend.lowering.stages
-    if isinstance(passes, str) and is_default(passes):
+    if passes != DEFAULT:
         stages = steer(stages, passes)
     forming = [s for s in stages if s[0] not in LOWERING_STAGES]
     lowering = [s for s in stages if s[0] in LOWERING_STAGES]
-    forming = forming if is_default(passes) else [("passes", passes)]
     return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
 
 
@@ -103,7 +102,7 @@ def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "
     asks = "custom" in func.body.ops
     if asks:
         wing("ops")
-    scans = backend.lowering.hosts == "cuda" and plugins.has("stack.passes", "hosted")
+    scans = backend.lowering.hosts == "cuda" and "hosted" in plugins.names("stack.passes")
     if not asks and not (scans and _SCANS & func.body.ops):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
@@ -127,7 +126,8 @@ def lower(
     """
     forming, lowering = stages_of(backend, passes, rounds)
     stages = [*operator_stage(func, backend, passes), *forming, *lowering]
-    _check_taken(stages, schedules)
+    if schedules:
+        _check_taken(stages, schedules)
     return walk_stages(func, stages, run, target or target_of(backend, {}), schedules)
 
 
@@ -168,15 +168,22 @@ def build(
         lowering = [s for s in left if s in lowering]
     if weights is not None:
         forming, lowering = part("calls", "freeze-stages")(forming, lowering, weights)
-    _check_taken(forming, schedules)
+    if schedules:
+        _check_taken(forming, schedules)
     groups = walk_stages(func, [*first, *forming], run, target, schedules)
     if tune is not None:
         groups = _tuned(groups, backend, run, tune, target, schedules)
-
-    def lowered(func: Func) -> Func:
-        return walk_stages(func, lowering, run, target)
-
-    return compile_or_retreat(groups, backend, run, lowered, phase("backend")(make), target)
+    start = len(run.records)
+    while True:
+        try:
+            lowered = walk_stages(groups, lowering, run, target)
+            with phase("backend"):
+                return make(lowered)
+        except KernelRefused as refused:
+            if not backend.lowering.retreat:
+                raise
+            lower = partial(walk_stages, stages=lowering, run=run, target=target)
+            groups = without_refused(groups, refused, backend, run, start, lower, target)
 
 
 def stages_after(name: str, stages: Stages) -> Stages:
@@ -187,8 +194,8 @@ def stages_after(name: str, stages: Stages) -> Stages:
     return stages[names.index(name) :]
 
 
-def _check_taken(stages: Stages, schedules: Mapping[str, str] | None) -> None:
-    if schedules and not any(Pipeline(spec).takes_schedules for _, spec in stages):
+def _check_taken(stages: Stages, schedules: Mapping[str, str]) -> None:
+    if not any(Pipeline(spec).takes_schedules for _, spec in stages):
         raise UsageError(
             "no stage before kernel generation has pass 'schedule': nothing takes the schedules of"
             f" {', '.join(schedules)}"
@@ -211,7 +218,7 @@ def walk_stages(
         pipeline = Pipeline(spec)
         spelled = spec if isinstance(spec, str) else pipeline.text
         if (name, spelled, func) not in run.known:
-            given = schedules if pipeline.takes_schedules else None
+            given = schedules if schedules and pipeline.takes_schedules else None
             result = pipeline.run(
                 func, verbose=True, target=target, schedules=given, on_kernel=run.on_kernel
             )
@@ -225,7 +232,8 @@ def walk_stages(
                 decisions=decided(result.records),
                 inexact=result.inexact,
             )
-        func = run.add(run.known[name, spelled, func]).func or func
+        run.records.append(run.known[name, spelled, func])
+        func = run.records[-1].func or func
     return func
 
 
@@ -241,7 +249,7 @@ def _tuned(
     chosen, trials = part("bench", "tune-choose")(
         func, backend, options, target=target, schedules=schedules
     )
-    run.add(
+    run.records.append(
         Stage(
             "tuned",
             func=chosen,
@@ -312,7 +320,7 @@ def compile_func(
         rounds=not excess,
         target=target,
         hosted=hosted,
-        schedules=schedules_in(given),
+        schedules=schedules_in(given) if "schedule" in given else None,
         after=after,
         weights=weights if freeze else None,
     )

@@ -6,12 +6,11 @@ times or a machine that are gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from stack.rewrite.log import FormedGroup, Miss, Note, RefusedFusion, Rewrite
-from stack.rewrite.pipeline import Record
 
 SCHEMA = "stack.decisions/1"
 FILE = "decisions.json"
@@ -43,16 +42,6 @@ _KINDS: dict[str, type[Any]] = {
     "refused": RefusedFusion,
     "remarks": Note,
 }
-
-
-def decided(records: Iterable[Record]) -> list[Decisions]:
-    """Returns the decisions (rewrites, near misses, groups, notes) of passes that have just run,
-    from the records of these passes.
-    """
-    return [
-        Decisions(r.name, r.rewrites, r.misses, r.formed, r.refused, r.remarks, r.idle)
-        for r in records
-    ]
 
 
 def read(entries: Sequence[Mapping[str, Any]]) -> list[Decisions]:

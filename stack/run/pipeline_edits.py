@@ -14,6 +14,7 @@ from stack.rewrite.passes import Pass
 from stack.rewrite.pipeline import Pipeline, parse_pipeline
 
 DEFAULT = "default"
+LOWERING_STAGES = ("tiled", "loop")  # of fusion groups to kernels
 WEIGHTS = "weights"  # the stage of passes that see weights as constants
 Passes = str | Pipeline
 Stages = Sequence[tuple[str, Passes]]
@@ -26,18 +27,21 @@ def is_default(passes: Passes) -> bool:
     return isinstance(passes, str) and passes.partition(",")[0].strip() == DEFAULT
 
 
-def steer(stages: Stages, passes: str) -> Stages:
+def steer(stages: Stages, passes: Passes) -> Stages:
     """The stages of a backend with some passes removed, replaced or added.
 
     Args:
-        passes: `default`, then items in order: `-PASS` in all stages, `+PASS@STAGE` (stage "fused"
-            by default). PASS is a name with options, or `file.py:Class`. An added pass takes the
-            slot of the pass that was removed last from its stage; otherwise it comes at the end.
-            The options of a pass that is removed and added again stay, unless they are given.
+        passes: a pipeline that replaces all stages before `LOWERING_STAGES`; or `default`, then
+            items in order: `-PASS` in all stages, `+PASS@STAGE` (stage "fused" by default). PASS is
+            a name with options, or `file.py:Class`. An added pass takes the slot of the pass that
+            was removed last from its stage; otherwise it comes at the end. The options of a pass
+            that is removed and added again stay, unless they are given.
 
     Raises:
         UsageError: for an item of another form, and for unknown names, with the closest one.
     """
+    if not isinstance(passes, str) or not is_default(passes):
+        return [("passes", passes), *(s for s in stages if s[0] in LOWERING_STAGES)]
     _, *items = (item.strip() for item in _ITEM.findall(passes))
     if not items:
         return stages

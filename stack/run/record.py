@@ -6,7 +6,7 @@ import html
 import json
 import platform
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +19,7 @@ from stack.ir.func import Func
 from stack.ir.untrusted_files import read_text
 from stack.phases import phases_now
 from stack.rewrite.check import EXACT, Inexact
+from stack.rewrite.pipeline import Record
 from stack.run.backend import Kernel, Kernels, LazyKernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.decisions import FILE as DECISIONS
@@ -116,6 +117,16 @@ class Stage:
         return sum(node.op in ("fusion", "stream", "kernel") for node in nodes)
 
 
+def decided(records: Iterable[Record]) -> list[Decisions]:
+    """Returns the decisions (rewrites, near misses, groups, notes) of passes that have just run,
+    from the records of these passes.
+    """
+    return [
+        Decisions(r.name, r.rewrites, r.misses, r.formed, r.refused, r.remarks, r.idle)
+        for r in records
+    ]
+
+
 def _file_name(title: str) -> str:
     """A file name without path separators."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in title)
@@ -205,14 +216,11 @@ class Run:
         counts = f"{len(self.records)} stages, {len(self.kernels)} kernels"
         return f"<Run of {self.target or 'a function'}: {way}, {counts}>"
 
-    def add(self, stage: Stage) -> Stage:
-        self.records.append(stage)
-        return stage
-
     def add_texts(self, artifacts: Mapping[str, str | Callable[[], str]]) -> None:
         """Adds the stages of the backend's own compiler, see `Executable.artifacts`."""
         for name, text in artifacts.items():
-            self.add(Stage(name, make_text=(lambda t=text: t) if isinstance(text, str) else text))
+            make_text = (lambda t=text: t) if isinstance(text, str) else text
+            self.records.append(Stage(name, make_text=make_text))
 
     @property
     def sources(self) -> dict[str, str]:
@@ -346,7 +354,7 @@ def announce(run: Run) -> None:
 def recorded(captured: Captured, frontend: str, target: str = "", backend: str = "") -> Run:
     """The record of a captured program that is not compiled."""
     run = Run(target, frontend, backend, notes=captured.notes)
-    run.add(Stage("captured", make_text=lambda: captured.text))
-    run.add(Stage("imported", func=captured.func))
+    run.records.append(Stage("captured", make_text=lambda: captured.text))
+    run.records.append(Stage("imported", func=captured.func))
     run.count = cache(lambda: coverage_of(captured.func))
     return run

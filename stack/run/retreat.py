@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from stack.ir.builder import block_of, param, results_of
 from stack.ir.func import Func
@@ -21,55 +21,47 @@ from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
-from stack.run.decisions import decided
-from stack.run.record import Run, Stage
+from stack.run.record import Run, Stage, decided
 from stack.target import Target
 
 STAGE = "retreat"
 MOST_TEXT = 400  # characters of a compiler's message
 CONTROL = ("call", "cond", "while")
 NO_KERNEL = ("const", "custom", "item", "opaque", "param", "reshape")
-Made = TypeVar("Made")
 
 
-def compile_or_retreat(
+def without_refused(
     groups: Func,
+    refused: KernelRefused,
     backend: Backend,
     run: Run,
+    start: int,
     lower: Callable[[Func], Func],
-    make: Callable[[Func], Made],
     target: Target | None = None,
-) -> Made:
-    """Lowers and compiles the groups of a function with `make`, and retries without rejected
-    kernels.
+) -> Func:
+    """Returns the function with other groups in place of those whose kernels were rejected.
 
     Args:
         groups: a function of fusion groups, the input of `lower`.
-        run: gets the stages of the last round, and a stage that lists earlier rejections.
-        lower: lowers to the level of the backend; records its stages.
-        make: the backend's compiler. Either may raise KernelRefused.
+        run: its records from number `start` on are replaced by a stage that lists all rejections.
+        lower: lowers to the level of the backend; records its stages. May raise KernelRefused.
         target: the machine to lower for.
 
     Raises:
         KernelRefused: the group of a rejected kernel cannot be found.
     """
-    start = len(run.records)
-    stage = Stage(STAGE, passes=backend.lowering.retreat)
-    while True:
-        try:
-            return make(lower(groups))
-        except KernelRefused as refused:
-            if not backend.lowering.retreat:
-                raise
-            begin = time.perf_counter()
-            run.on_kernel = None  # `_mark` lowers groups whose kernels are compiled
-            del run.records[start:]
-            marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
-            result = Pipeline(backend.lowering.retreat).run(marked, verbose=True, target=target)
-            groups = stage.func = result.func
-            stage.decisions += decided(result.records)
-            stage.ms += (time.perf_counter() - begin) * 1e3
-            run.add(stage)
+    begin = time.perf_counter()
+    held = [stage for stage in run.records[start:] if stage.name == STAGE]
+    stage = held[0] if held else Stage(STAGE, passes=backend.lowering.retreat)
+    run.on_kernel = None  # `_mark` lowers groups whose kernels are compiled
+    del run.records[start:]
+    marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
+    result = Pipeline(backend.lowering.retreat).run(marked, verbose=True, target=target)
+    stage.func = result.func
+    stage.decisions += decided(result.records)
+    stage.ms += (time.perf_counter() - begin) * 1e3
+    run.records.append(stage)
+    return result.func
 
 
 def _quietly(lower: Callable[[Func], Func], func: Func, run: Run) -> Func:

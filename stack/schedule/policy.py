@@ -27,6 +27,14 @@ def schedules_of(node: Node) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
 
 
+def is_list(text: str) -> bool:
+    """True if the text of a schedule is a list of loop transformations, each beginning with the
+    name of a primitive, and not of entries such as `m=128`.
+    """
+    words = text.partition(";")[0].split()
+    return len(words) > 1 and "=" not in words[0] and "=" not in words[1]
+
+
 def first_schedule(node: Node) -> Schedule | None:
     """Returns the best schedule of a fusion group; None if it has none. Raises UsageError if its
     text cannot be parsed.

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from stack.errors import UsageError
 from stack.ir.untrusted_files import read_text
+from stack.schedule.policy import is_list
 from stack.schedule.record import Schedule, unreadable
 
 PART = "_part"  # suffix of a value's name: its partial results
@@ -53,14 +54,6 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
                 Schedule.parse(schedule.strip())
             found[last] = schedule.strip()
     return found
-
-
-def is_list(text: str) -> bool:
-    """True if the text of a schedule is a list of loop transformations, each beginning with the
-    name of a primitive, and not of entries such as `m=128`.
-    """
-    words = text.partition(";")[0].split()
-    return len(words) > 1 and "=" not in words[0] and "=" not in words[1]
 
 
 def schedules_in(options: Mapping[str, Any]) -> dict[str, str]:

@@ -14,8 +14,7 @@ import numpy as np
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, walk
 from stack.ir.ops import algebra_of, is_whole_view
-from stack.ir.traits import choice, is_control, is_while, negates
-from stack.rewrite.splat import splat
+from stack.ir.traits import choice, is_control, is_while, negates, splat
 from stack.rewrite.stream_candidates import streamed
 from stack.sim.rank_values import Array, RankValues
 from stack.sim.segments import Segment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import field
 from typing import Any
 
@@ -29,15 +28,3 @@ def tuned(value: float, unit: str, low: float, high: float, doc: str, source: st
     """
     metadata = {"unit": unit, "low": low, "high": high, "doc": doc, "source": source}
     return field(default=value, metadata=metadata)
-
-
-def numbers_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """Returns the fields of a `Target` or `Tuning` class that were declared by `number` or `tuned`,
-    by name.
-    """
-    return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}
-
-
-def groups_of(cls: type[Any]) -> dict[str, Tuning]:
-    """Returns the default `Tuning` groups of a target class, by the name of their field."""
-    return {f.name: f.default for f in dataclasses.fields(cls) if isinstance(f.default, Tuning)}

@@ -13,12 +13,12 @@ import functools
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from stack.errors import UsageError, unknown_name
-from stack.target.fields import groups_of, numbers_of
+from stack.target.fields import Tuning
 from stack.target.record import (
     KINDS,
     PRODUCTS,
@@ -76,17 +76,18 @@ def as_gpu(target: Target | None) -> Gpu:
     """Returns the target as a GPU; the reference GPU if `target` is None. Raises UsageError if it
     is a CPU.
     """
-    return _as(target, Gpu)
+    return target if isinstance(target, Gpu) else _reference(target, Gpu)
 
 
 def as_cpu(target: Target | None) -> Cpu:
     """Returns the target as a CPU; the reference CPU if `target` is None. Raises UsageError if it
     is a GPU.
     """
-    return _as(target, Cpu)
+    return target if isinstance(target, Cpu) else _reference(target, Cpu)
 
 
-def _as(target: Target | None, cls: type[Kind]) -> Kind:
+def _reference(target: Target | None, cls: type[Kind]) -> Kind:
+    """Returns the reference of a kind of machines. Raises UsageError for a target of the other."""
     found = load(REFERENCE[cls]) if target is None else target
     if isinstance(found, cls):
         return found
@@ -95,6 +96,21 @@ def _as(target: Target | None, cls: type[Kind]) -> Kind:
         f"target {found.name!r} is a {kind_of(found).upper()}, and this is for"
         f" {cls.__name__.upper()}s: {known}, or a file of one"
     )
+
+
+# ---- the numbers of a kind of machines
+
+
+def numbers_of(cls: type[Any]) -> dict[str, Field[Any]]:
+    """Returns the fields of a `Target` or `Tuning` class that were declared by `number` or `tuned`,
+    by name.
+    """
+    return {f.name: f for f in fields(cls) if "unit" in f.metadata}
+
+
+def groups_of(cls: type[Any]) -> dict[str, Tuning]:
+    """Returns the default `Tuning` groups of a target class, by the name of their field."""
+    return {f.name: f.default for f in fields(cls) if isinstance(f.default, Tuning)}
 
 
 # ---- reading
@@ -114,46 +130,44 @@ def read(path: Path) -> Target:
 def parse(table: Mapping[str, Any], where: str) -> Target:
     """The target of a parsed TOML table. `where` begins every message of a UsageError."""
     _check_keys(table, KEYS, f"{where} no key is called")
-    for key in WORDS:
-        if not isinstance(_get(table, key, where), str):
+    for key in (*WORDS, "kind", "numbers"):
+        if key not in table:
+            raise UsageError(f"{where} {key!r} is missing")
+        if key in WORDS and not isinstance(table[key], str):
             raise UsageError(f"{where} {key} is a text, not {table[key]!r}")
-    kind = _get(table, "kind", where)
-    if kind not in KINDS:
-        raise UsageError(f"{where} kind is one of {', '.join(KINDS)}, not {kind!r}")
+    kind = table["kind"]
     features: Any = table.get("features", [])
-    if not _are_texts(features):
+    given: Any = table["numbers"]
+    if kind not in [*KINDS]:
+        raise UsageError(f"{where} kind is one of {', '.join(KINDS)}, not {kind!r}")
+    if not isinstance(features, list) or any(not isinstance(f, str) for f in cast("Any", features)):
         raise UsageError(f"{where} features is a list of texts, not {features!r}")
-    given = _get(table, "numbers", where)
     if not isinstance(given, dict):
         raise UsageError(f"{where} numbers is a table, not {given!r}")
-    entries = cast("dict[str, Any]", given)
-    known = numbers_of(KINDS[kind])
-    _check_keys(entries, known, f"{where} a {kind} has no number called")
-    values: dict[str, float] = {}
+    known, numbers = numbers_of(KINDS[kind]), cast("dict[str, Any]", given)
+    _check_keys(numbers, known, f"{where} a {kind} has no number called")
+    values: dict[str, Any] = {key: table[key] for key in WORDS}
     sources: dict[str, str] = {}
     for key, spec in known.items():
-        if key not in entries:
+        if key not in numbers:
             raise UsageError(f"{where} number {key!r} is missing ({_meaning(spec.metadata)})")
-        values[key], sources[key] = _entry(key, entries[key], spec, where)
-    words: dict[str, Any] = {key: table[key] for key in WORDS}
+        values[key], sources[key] = _entry(key, numbers[key], spec, where)
     if KINDS[kind] is Gpu:
-        words["tiles"] = _tiles(_get(table, "tiles", where), where)
+        values["tiles"] = _tiles(table.get("tiles"), where)
     elif "tiles" in table:
         raise UsageError(f"{where} tiles are of a gpu")
-    groups, others = _tuning(table.get("tuning", {}), kind, where)
-    return KINDS[kind](
-        **words,
-        **groups,
-        features=tuple(features),
-        sources=sources | others,
-        **cast("Any", values),
-    )
+    if "tuning" in table:
+        groups, reasons = _tuning(table["tuning"], kind, where)
+        values, sources = values | groups, sources | reasons
+    return KINDS[kind](**values, features=tuple(cast("Any", features)), sources=sources)
 
 
 def _tiles(given: Any, where: str) -> tuple[TileRate, ...]:
     """Reads table `tiles` of a target file: the matmul tiles of a GPU and their measured rates.
     Raises UsageError for a missing or malformed entry.
     """
+    if given is None:
+        raise UsageError(f"{where} 'tiles' is missing")
     if not isinstance(given, dict):
         raise UsageError(f"{where} tiles is a table, not {given!r}")
     tables = cast("dict[str, Any]", given)
@@ -200,16 +214,6 @@ def _tuning(given: Any, kind: str, where: str) -> tuple[dict[str, Any], dict[str
     return groups, sources
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) for v in cast("list[Any]", value))
-
-
-def _get(table: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in table:
-        raise UsageError(f"{where} {key!r} is missing")
-    return table[key]
-
-
 def _check_keys(table: Mapping[str, Any], known: Collection[str], what: str) -> None:
     for key in table:
         if key not in known:
@@ -224,7 +228,9 @@ def _entry(key: str, entry: Any, spec: Any, where: str) -> tuple[float, str]:
     if isinstance(entry, dict):
         table = cast("dict[str, Any]", entry)
         _check_keys(table, ("value", "source"), f"{where} number {key!r} has no")
-        entry, source = _get(table, "value", f"{where} number {key!r}:"), table.get("source", "")
+        if "value" not in table:
+            raise UsageError(f"{where} number {key!r}: 'value' is missing")
+        entry, source = table["value"], table.get("source", "")
     whole = spec.type == "int"
     wanted = int if whole else int | float
     if isinstance(entry, bool) or not isinstance(entry, wanted):

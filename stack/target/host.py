@@ -21,16 +21,18 @@ NEEDS = {
     "avx2": {"avx2", "fma"},
     "neon": {"neon"},  # which every AArch64 has
 }
+_BARE = str.maketrans("", "", "_-")  # Linux and LLVM place these differently in a feature's name
 ARCH_PRCTL, REQUEST_STATE, TILES = 158, 0x1023, 18  # Linux on x86-64: call, request, state
 
 
 @functools.cache
 def cpu_at_hand() -> Cpu:
     """This machine's CPU: the target that matches its instruction set."""
-    cpu = as_cpu(load(name_of(_flags())))
+    usable, reported = _flags()
+    cpu = as_cpu(load(name_of(usable)))
     missing = missing_here(cpu.features)
     features = tuple(f for f in cpu.features if f not in missing)
-    refused = "Linux does not let this process use AMX" if _flags() < _listed() else ""
+    refused = "Linux does not let this process use AMX" if usable < reported else ""
     return replace(cpu, arch=NATIVE, features=features, refused=refused)
 
 
@@ -41,31 +43,23 @@ def name_of(flags: frozenset[str]) -> str:
 
 def missing_here(features: Iterable[str]) -> list[str]:
     """Features, by LLVM's names, that this CPU lacks or does not report."""
-    here = {_plain(flag) for flag in _flags()}
-    return [f for f in features if _plain(f) not in here]
+    here = {flag.translate(_BARE) for flag in _flags()[0]}
+    return [f for f in features if f.translate(_BARE) not in here]
 
 
-def _plain(name: str) -> str:
-    """Returns the name of a CPU feature without `_` and `-`, because Linux and LLVM place these
-    differently.
+@functools.cache
+def _flags() -> tuple[frozenset[str], frozenset[str]]:
+    """The features of the CPU: those that Linux lets this process use, and those that it reports;
+    on other systems those of its architecture.
     """
-    return re.sub("[_-]", "", name)
-
-
-@functools.cache
-def _flags() -> frozenset[str]:
-    """The features of the CPU that Linux lets this process use."""
-    return permitted(_listed())
-
-
-@functools.cache
-def _listed() -> frozenset[str]:
-    """The features of the CPU that Linux reports; on other systems those of its architecture."""
     try:
         told = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         told = ""
-    return listed(platform.machine(), told)
+    usable = reported = listed(platform.machine(), told)
+    if "amx_tile" in reported and not _may_use_tiles():
+        usable = frozenset(flag for flag in reported if not flag.startswith("amx"))
+    return usable, reported
 
 
 def listed(machine: str, told: str) -> frozenset[str]:
@@ -75,15 +69,6 @@ def listed(machine: str, told: str) -> frozenset[str]:
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
     flags = frozenset(found[1].split() if found else ())
     return flags | {"neon"} if machine.lower() in ("aarch64", "arm64") else flags
-
-
-def permitted(flags: frozenset[str]) -> frozenset[str]:
-    """Removes the AMX features from a set of CPU features if Linux does not let this process use
-    AMX.
-    """
-    if "amx_tile" not in flags or _may_use_tiles():
-        return flags
-    return frozenset(f for f in flags if not f.startswith("amx"))
 
 
 def _may_use_tiles() -> bool:

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from stack.errors import POISONED, StackError, is_device_lost
+from stack.ir.data import encode
 from stack.ir.func import Func
 from stack.ir.parser import parse
-from stack.ir.storage import encode
 from stack.ir.types import TensorType
 from stack.rewrite.inputs import random_array
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend
-from stack.run.targets import target_of
+from stack.run.options import target_of
 
 DRAWN = 1 << 20  # random numbers that are repeated to fill an array
 CACHE_BYTES = 100 << 20  # minimum input size of a round, so that inputs are not in a cache

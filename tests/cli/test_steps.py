@@ -79,7 +79,9 @@ def test_each_step_is_checked(
 
 def kernel_that_forgets(kernel: Node) -> Node:
     """A kernel whose first maximum became a minimum."""
-    return Edit(kernel).mapped(lambda node: make("min", node.args) if node.op == "max" else None)
+    return Edit(kernel).everywhere(
+        lambda _, node: make("min", node.args) if node.op == "max" else None
+    )
 
 
 def test_a_nest_with_too_many_turns_is_not_interpreted(

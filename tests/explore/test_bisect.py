@@ -245,7 +245,7 @@ def test_a_failed_check_names_rule_and_node(wrong: str) -> None:
 
 def test_every_stage_is_held_against_the_first(wrong: str) -> None:
     run = Run()
-    run.add(Stage("imported", parse(TEXT)))
+    run.records.append(Stage("imported", parse(TEXT)))
     stages = [("canonical", "canonicalize"), ("odd", f"{wrong}{{only=to_a_select}}")]
     walk_stages(parse(TEXT), stages, run)
     verdicts = {(v.stage, v.kind): v.problem for v in check_stages(run.records)}

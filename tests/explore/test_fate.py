@@ -13,7 +13,7 @@ from stack.explore.retrace import follow, marked
 from stack.explore.target import resolve
 from stack.ir import Func, parse
 from stack.run.compile import operator_stage, stages_of
-from stack.run.targets import target_of
+from stack.run.options import target_of
 
 BACKENDS = (("mlir", "avx512"), ("triton", "sm_90"), ("cuda", "sm_90"))
 DEMOS = (

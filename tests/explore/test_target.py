@@ -112,8 +112,8 @@ def test_runs_stages_and_text(tmp_path: Path) -> None:
     assert isinstance(found, IRText)
     assert str(found.func) == text
     run = Run("f", "ir", "mlir")
-    run.add(Stage("captured", make_text=lambda: "the framework's"))
-    run.add(Stage("imported", func=found.func))
+    run.records.append(Stage("captured", make_text=lambda: "the framework's"))
+    run.records.append(Stage("imported", func=found.func))
     run.save(tmp_path / "r")
     saved = resolve(str(tmp_path / "r"))
     assert isinstance(saved, SavedRun)

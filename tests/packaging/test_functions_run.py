@@ -18,10 +18,10 @@ COUNTED = Path(__file__).with_name("functions_run.py")
     ("step", "functions", "files"),
     [
         ("trace", 100, 25),
-        ("relu", 722, 127),
-        ("softmax", 957, 158),
-        ("llama", 1785, 223),
-        ("call", 25, 11),
+        ("relu", 590, 98),
+        ("softmax", 820, 129),
+        ("llama", 1614, 182),
+        ("call", 25, 10),
     ],
 )
 def test_a_small_program_runs_few_functions(step: str, functions: int, files: int) -> None:

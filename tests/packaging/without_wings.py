@@ -87,7 +87,7 @@ def compiled() -> dict[str, Any]:
     Path("model.onnx").write_bytes(b"\x08\x0a\x12")
     x, w = np.ones((4, 8), np.float32), np.full(8, 2, np.float32)
     func, record = stack.parse(TEXT), Run("f.stack", "ir", "mlir")
-    record.add(Stage("imported", func=func))
+    record.records.append(Stage("imported", func=func))
     (result,) = compile_func(func, "mlir", record).run([x, w])
     np.testing.assert_allclose(result, np.exp(x * w), rtol=1e-5)
     run = explored(record)

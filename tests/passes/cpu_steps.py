@@ -10,7 +10,7 @@ from stack.ir.node import Node, walk
 from stack.ir.traits import is_generated, is_load, is_loop
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.step_lowering import StepLowering
-from stack.passes.tiling.loops import extent_of
+from stack.passes.tiling.frame import extent_of
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite import Pipeline, random_inputs
 from stack.target import as_cpu, load

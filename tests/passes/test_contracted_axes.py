@@ -9,7 +9,7 @@ from stack.backends.cuda import BACKEND as CUDA
 from stack.backends.triton import BACKEND as TRITON
 from stack.ir import parse, verify
 from stack.ir.data import round_bf16
-from stack.passes.positions.contracted_axes import contracted_sizes
+from stack.passes.tiling.contraction import contracted_sizes
 from stack.rewrite import Pipeline
 from stack.run.backend import Backend
 from stack.target import as_gpu

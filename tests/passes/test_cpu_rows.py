@@ -121,7 +121,7 @@ def test_specialize_is_limited_by_the_values_of_all_copies(
 ) -> None:
     func = func_of(padded, [("f32", 9, 75)])
     assert "specialize i" in steps_of(func)
-    monkeypatch.setattr("stack.passes.steps.unroll.MOST", 2)
+    monkeypatch.setattr("stack.passes.steps.partition.MOST", 2)
     assert "specialize i" not in steps_of(func)
     made = lowered(func)
     assert masks(made) > 0

@@ -8,7 +8,7 @@ from cpu_steps import all_nodes, check_steps, lowered, steps_of, widths
 from executed import func_of, twice
 
 from stack.ir import Builder, Func, Node
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 from stack.ir.traits import is_loop, is_running
 from stack.run.compile import compile_func
 

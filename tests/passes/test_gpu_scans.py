@@ -9,9 +9,9 @@ import pytest
 from nest_cases import around, group_in
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
+from stack.ir.data import decode, encode
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import walk
-from stack.ir.storage import decode, encode
 from stack.ir.traits import is_load, is_store
 from stack.passes.policies.lowerings import lowering_of
 from stack.passes.policies.scans import GpuScans, leaves_idle

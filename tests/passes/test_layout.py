@@ -7,7 +7,9 @@ from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 
 from stack.ir import parse
 from stack.passes import layout
+from stack.passes.rules.transposes import SINK_RULES
 from stack.rewrite import Pipeline
+from stack.rewrite.engine import rewrite
 from stack.rewrite.log import Log
 
 M, CUBE = "%x: f32[4, 6]", "%x: f32[2, 3, 4]"
@@ -411,3 +413,29 @@ def test_transposes_sink_past_matmuls_that_nothing_else_reads(
     func = parse(SUNK.replace("RESULTS", results).replace("VALUES", values))
     after = Pipeline("layout,canonicalize").run(func, check=True).func
     assert [n.op for n in after.nodes].count("transpose") == left, str(after)
+
+
+BATCH = """func @main(%q: f32[2, 3, 5, 8], %k: f32[2, 3, 7, 8], %b: f32[5, 7, 3]) \
+-> (f32[2, 3, 5, 7]) at tensor {
+  %d = dot(%q, %k) {rule="a h m k, a h n k -> a h m n"} : f32[2, 3, 5, 7]
+  %t = transpose(%b) {perm=[2, 0, 1]} : f32[3, 5, 7]
+  %c = broadcast(%t) {axes=[1, 2, 3]} : f32[2, 3, 5, 7]
+  %y = add(%d, %c) : f32[2, 3, 5, 7]
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "perm", "shape"),
+    [("[5, 7, 3]", "[2, 0, 1]", (2, 3, 5, 7)), ("[3, 7, 5]", "[0, 2, 1]", (2, 3, 7, 5))],
+)
+def test_elements_of_a_batch_axis_do_not_become_neighbours(
+    table: str, perm: str, shape: tuple[int, ...]
+) -> None:
+    """As the heads of attention scores would, if they took the order of a table of biases. A matmul
+    may write its rows as columns.
+    """
+    source = parse(BATCH.replace("[5, 7, 3]", table).replace("[2, 0, 1]", perm))
+    (dot,) = (n for n in rewrite(source, SINK_RULES, Log()).nodes if n.op == "dot")
+    assert dot.shape == shape

@@ -15,7 +15,7 @@ from random_programs import Grower, Program, random_program
 import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run

@@ -76,7 +76,7 @@ def test_policies(backend: str, dtype: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_mlir_runs_it(dtype: str, rng: np.random.Generator) -> None:
-    from stack.ir.storage import decode, encode
+    from stack.ir.data import decode, encode
 
     func, arrays = chain(dtype), numbers(dtype, rng)
     stored = [encode(a, p.dtype) for a, p in zip(arrays, func.params, strict=True)]

@@ -14,8 +14,8 @@ from stream_variants import HIDDEN, LIMITS, masked, normal
 import stack
 from stack.ir import Func, Node
 from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.steps.assume import MaskAssumptions, assumed
 from stack.passes.steps.loops import loops_along
-from stack.passes.steps.mask_assumptions import MaskAssumptions, assumed
 from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import as_cpu
 

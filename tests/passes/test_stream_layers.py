@@ -73,18 +73,18 @@ def test_what_a_reduction_runs_over_is_asked_once(monkeypatch: pytest.MonkeyPatc
     none: frozenset[Node] = frozenset()
     block = residual(4).body
     graph = Graph(block)
-    last = next(n for n in graph.reductions if n.op == "reduce")
-    passed = Region(graph, 64, none, none)._passed(last)
+    last = next(n for n in reversed(graph.nodes) if n.op == "reduce")
+    passed = Region(graph, 64, none, none).passed(last)
     assert count == 1
     assert (block.params[0], 1) in passed
-    assert Region(Graph(block, graph.probes), 64, none, none)._passed(last) == passed
+    assert Region(Graph(block, graph.probes), 64, none, none).passed(last) == passed
     assert count == 1, "also in a graph of the next step"
     sums = [n for n in graph.nodes if n.op == "add" and n.shape == (48, 64)]
-    fewer = Region(graph, 64, none, frozenset(sums[1:2]))._passed(last)
+    fewer = Region(graph, 64, none, frozenset(sums[1:2])).passed(last)
     assert count == 2, "other values are in memory"
     assert fewer < passed
     assert (block.params[0], 1) not in fewer
-    assert Region(Graph(block), 64, none, none)._passed(last) == passed
+    assert Region(Graph(block), 64, none, none).passed(last) == passed
     assert count == 3, "a graph of another block"
 
 
@@ -117,7 +117,7 @@ def test_states_come_back_by_element_and_by_reductions_over_the_same_axis() -> N
     again = b.dot(behind, k, rule="m k, n k -> m n")
     last = b.reduce(again, kind="max", axes=(1,))
     graph = Graph(b.func("net", [q, k, w], [total, columns, last]).body)
-    along = graph.along([top], 96)
+    along = graph.after([top], 96)
     assert all(n in along for n in (top, e, total, out, columns))
     assert not any(n in along for n in (s, behind, again, last))
     assert last in graph.after([top])

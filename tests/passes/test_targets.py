@@ -23,7 +23,7 @@ from stack.passes.policies.cpu_streams import CpuStreams
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load
-from stack.target.fields import numbers_of
+from stack.target.files import numbers_of
 
 GPUS, CPUS = ("sm_80", "sm_90", "sm_100"), ("avx2", "avx512", "amx", "neon", "generic")
 

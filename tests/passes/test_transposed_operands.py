@@ -10,7 +10,7 @@ from stream_variants import normal
 
 import stack
 from stack import Pipeline
-from stack.backends.mlir.mma import mma_of
+from stack.backends.mlir.views import mma_of
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.ir.traits import is_contraction

@@ -1,19 +1,12 @@
-"""Walks of pass `stream` that are found again for other sets of held nodes and nodes outside."""
+"""Regions of pass `stream` that are found again for other sets of held nodes and nodes outside."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stack.ir.builder import param
-from stack.ir.node import Node
+from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
-from stack.passes.streaming.graph import Walks
-
-
-@dataclass(frozen=True)
-class Walk:
-    met: frozenset[Node]
-
+from stack.passes.streaming.graph import Graph
+from stack.passes.streaming.region import Region, known_region
 
 A, B, C = (param(name, TensorType(F32, (2,))) for name in "abc")
 
@@ -22,20 +15,26 @@ def sets(*nodes: Node) -> frozenset[Node]:
     return frozenset(nodes)
 
 
+def region(met: frozenset[Node], outside: frozenset[Node], held: frozenset[Node]) -> Region:
+    made = Region(Graph(Block([A, B, C], [A])), 2, outside, held)
+    made.met |= met
+    return made
+
+
 def test_sets_that_differ_in_nodes_that_were_not_met() -> None:
-    walks, walk = Walks[Walk](), Walk(sets(A, B))
-    walks.keep("start", sets(A), sets(), walk)
-    assert walks.find("start", sets(A), sets()) is walk
-    assert walks.find("start", sets(A, C), sets(C)) is walk
+    made = region(sets(A, B), sets(), sets(A))
+    known = {"start": [made]}
+    assert known_region(known, "start", sets(), sets(A)) is made
+    assert known_region(known, "start", sets(C), sets(A, C)) is made
 
 
-def test_other_answers_are_other_walks() -> None:
-    walks, held, free = Walks[Walk](), Walk(sets(A, B)), Walk(sets(A))
-    walks.keep("start", sets(A), sets(), held)
-    assert walks.find("start", sets(), sets()) is None
-    assert walks.find("start", sets(A, B), sets()) is None
-    assert walks.find("start", sets(A), sets(B)) is None
-    assert walks.find("elsewhere", sets(A), sets()) is None
-    walks.keep("start", sets(), sets(), free)
-    assert walks.find("start", sets(B), sets()) is free
-    assert walks.find("start", sets(A), sets()) is held
+def test_other_answers_are_other_regions() -> None:
+    held, free = region(sets(A, B), sets(), sets(A)), region(sets(A), sets(), sets())
+    known = {"start": [held]}
+    assert known_region(known, "start", sets(), sets()) is None
+    assert known_region(known, "start", sets(), sets(A, B)) is None
+    assert known_region(known, "start", sets(B), sets(A)) is None
+    assert known_region(known, "elsewhere", sets(), sets(A)) is None
+    known["start"].append(free)
+    assert known_region(known, "start", sets(), sets(B)) is free
+    assert known_region(known, "start", sets(), sets(A)) is held

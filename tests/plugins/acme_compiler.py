@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 import stack
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.node import Node
-from stack.ir.storage import decode, encode
 from stack.passes.fuse import Fuse
 from stack.passes.schedule import LOOPS
 from stack.rewrite.fusion import FusionRule

@@ -61,10 +61,10 @@ def test_every_pass_has_its_name(name: str) -> None:
         ("fuse{inputs=8}", ["no option 'inputs'", "max_inputs=32"]),
         ("fold{max_elements=many}", ["'max_elements'", "int", "'many'"]),
         ("canonicalize{a=1}", ["no option 'a'", "none"]),
-        ("fold,,fuse", ["expected the name of a pass", "','"]),
-        ("fuse{max_inputs=8", ["the text ends"]),
-        ("fuse{max_inputs}", ["expected '='"]),
-        ("fuse}", ["expected ','"]),
+        ("fold,,fuse", ["cannot read ',fuse'", "expected name{option=value, ...}"]),
+        ("fuse{max_inputs=8", ["cannot read 'fuse{max_inputs=8'"]),
+        ("fold,fuse{max_inputs}", ["cannot read 'fuse{max_inputs}'"]),
+        ("fuse}", ["cannot read 'fuse}'"]),
     ],
 )
 def test_errors_list_what_exists(text: str, parts: list[str]) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from stack.errors import UsageError
 from stack.target import Cpu, Gpu, as_cpu, as_gpu, load, names
-from stack.target.fields import groups_of, numbers_of
-from stack.target.files import FOLDER, parse, read, save, text_of
+from stack.target.files import FOLDER, groups_of, numbers_of, parse, read, save, text_of
 
 ALL = ["amx", "avx2", "avx512", "generic", "neon", "sm_100", "sm_80", "sm_90"]
 

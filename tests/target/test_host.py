@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stack.backends.mlir.instructions import check_runs_here, check_text_runs_here
+from stack.backends.mlir.compiler import check_runs_here, check_text_runs_here
 from stack.errors import UsageError
 from stack.target import Cpu, as_cpu, cpu_at_hand, host, load
 from stack.target.host import listed, missing_here, name_of
@@ -59,8 +59,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         told = (
             f"processor\t: 0\n{word}\t\t: {flags}\nbugs\t\t:\n\nprocessor\t: 1\n" if flags else ""
         )
-        monkeypatch.setattr(host, "_listed", lambda: listed(kind, told))
-        monkeypatch.setattr(host, "_flags", lambda: host.permitted(listed(kind, told)))
+        monkeypatch.setattr(host, "listed", lambda *_: listed(kind, told))
+        monkeypatch.setattr(host, "_flags", host._flags.__wrapped__)
         monkeypatch.setattr(host, "_may_use_tiles", lambda: may_use_tiles)
         return cpu_at_hand.__wrapped__()
 
@@ -119,11 +119,11 @@ def test_a_machine_that_cannot_be_read_is_generic(
     for path in (tmp_path, tmp_path / "nothing"):  # a folder is not read, as what may not be
         monkeypatch.setattr(host, "Path", lambda _, path=path: path)
         monkeypatch.setattr("platform.machine", lambda: "x86_64")
-        assert host._listed.__wrapped__() == frozenset()
+        assert host._flags.__wrapped__()[1] == frozenset()
     garbled = tmp_path / "cpuinfo"
     garbled.write_bytes(b"model name\t: \xff\xfe\nflags\t\t: avx2 fma\n")
     monkeypatch.setattr(host, "Path", lambda _: garbled)
-    assert host._listed.__wrapped__() == {"avx2", "fma"}
+    assert host._flags.__wrapped__()[1] == {"avx2", "fma"}
 
 
 def test_the_cpu_at_hand_lists_only_what_it_has() -> None:

@@ -12,8 +12,8 @@ from stack.frontends.files.stablehlo.lowering import Call, lowers, number_like
 from stack.ir.algebra import COMBINE
 from stack.ir.axes import LETTERS
 from stack.ir.node import Node
+from stack.ir.traits import splat
 from stack.ir.types import BOOL, TensorType
-from stack.rewrite.splat import splat
 
 
 @lowers("reshape")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from stack.frontends.jax.lax.lowering import Site
+from stack.ir.bounds import COMBINED, Range, combine
 from stack.ir.dim import Dim, Expr, bounds
-from stack.ir.integers import COMBINED, Range, combine
 from stack.ir.node import Node
 from stack.ir.types import DType
 

@@ -195,6 +195,22 @@ def _power_norm(cx: Context, size: Node, p: float) -> Node:
     return cx.elementwise("pow", total, 1.0 / p)
 
 
+@lowers("_trilinear.default")
+def _trilinear(
+    cx: Context, x: Node, weight: Node, y: Node, new_x: Sequence[int], new_weight: Sequence[int],
+    new_y: Sequence[int], summed: Sequence[int], unroll_dim: int = 1,
+) -> Node:  # fmt: skip
+    """Computes `bilinear`: a sum of products of three operands, with new axes of size 1 in each."""
+    rank = x.tensor.rank + len(new_x)
+    factors: list[Node] = []
+    for value, new in ((x, new_x), (weight, new_weight), (y, new_y)):
+        sizes = iter(value.shape)
+        shape = [1 if axis in new else next(sizes) for axis in range(rank)]
+        factors.append(cx.cast(cx.reshape(value, shape), wide(value.dtype)))
+    terms = cx.elementwise("mul", cx.elementwise("mul", factors[0], factors[1]), factors[2])
+    return cx.cast(cx.reduce("sum", terms, cx.axes(summed, rank)), x.dtype)
+
+
 @lowers("addmv.default")
 def _addmv(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
     made = _wide_dot(cx, x, y, "m k, k -> m", wide(x.dtype))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from stack.frontends.torch.aten.lowering import Context, NotLowered, axis_of, lowers
+from stack.frontends.torch.aten.lowering import Context, NotLowered, axis_of, letters, lowers
 from stack.ir.dim import INF, Dim, add, less_equal, maximum, minimum
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32, F64, I64, DType, TensorType
@@ -185,8 +186,12 @@ def _diagonal(cx: Context, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 
     rows, columns = x.shape[-2:]
     x = cx.slice(x, len(rest), max(-offset, 0), add(max(-offset, 0), length))
     x = cx.slice(x, len(rest) + 1, max(offset, 0), add(max(offset, 0), length))
-    if not isinstance(length, int) or length == 0:
-        raise NotLowered("diagonal of a symbolic or empty size")
+    if length == 0:
+        raise NotLowered("diagonal of an empty size")
+    if not isinstance(length, int):  # a step of a slice is a number
+        line = cx.iota([length], 0)
+        outer = " ".join(letters(len(rest)))
+        return cx.b.gather(x, line, line, rule=f"{outer} row! column!, k, k -> {outer} k")
     # the diagonal of a square: every (n + 1)-th element
     outer = x.shape[: len(rest)]
     flat = cx.reshape(x, [*outer, length * length])
@@ -215,6 +220,31 @@ def _constant_pad(cx: Context, x: Node, pad: Sequence[Dim], value: Any = 0) -> N
     for i in range(len(pad) // 2):
         low[-1 - i], high[-1 - i] = pad[2 * i], pad[2 * i + 1]
     return cx.pad(x, low, high, value)
+
+
+@lowers(
+    "replication_pad1d_backward.default",
+    "replication_pad2d_backward.default",
+    "replication_pad3d_backward.default",
+)
+def _replication_pad_backward(cx: Context, grad: Node, x: Node, pad: Sequence[Dim]) -> Node:
+    """Adds the gradients of the copies of an edge to the gradient of the edge."""
+    for i in range(len(pad) // 2):
+        axis = x.tensor.rank - 1 - i
+        size, low, high = x.shape[axis], pad[2 * i], pad[2 * i + 1]
+        if not (isinstance(size, int) and isinstance(low, int) and isinstance(high, int)):
+            raise NotLowered("replication padding of a symbolic size")
+        zeros = [0] * x.tensor.rank
+        cropped_low, cropped_high = list(zeros), list(zeros)
+        cropped_low[axis], cropped_high[axis] = max(-low, 0), max(-high, 0)
+        grad = cx.pad(grad, cropped_low, cropped_high, 0)
+        start, limit = max(low, 0), grad.shape[axis]
+        cuts = [0, start + 1, start + size - 1, limit] if size > 1 else [0, limit]
+        parts = [cx.slice(grad, axis, *cut) for cut in pairwise(cuts)]
+        for edge in {0, len(parts) - 1}:
+            parts[edge] = cx.reduce("sum", parts[edge], [axis], keep=True)
+        grad = cx.concat([p for p in parts if p.shape[axis] != 0], axis)
+    return grad
 
 
 @lowers("slice_scatter.default")

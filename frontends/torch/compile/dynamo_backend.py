@@ -50,7 +50,7 @@ from stack.frontends.torch.training.saved_tensors import save_old_values
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
 from stack.run.frontend import Captured
-from stack.run.targets import balance_of
+from stack.run.options import balance_of
 
 # The newest graphs, oldest first.
 GRAPHS: deque[Any] = deque(maxlen=512)

@@ -235,10 +235,10 @@ class Parts:
         runs = [run for part in self.parts for run in part.runs.values()]
         backends = [run.backend for run in runs if run.backend != "eager"]
         made = Run(self.target, "torch", [*backends, "eager"][0], notes=self.notes)
-        made.add(Stage("captured", make_text=lambda: self.text))
+        made.records.append(Stage("captured", make_text=lambda: self.text))
         for number, part in enumerate(runs):
             for stage in part.records:
-                made.add(replace(stage, name=f"part{number}.{stage.name}"))
+                made.records.append(replace(stage, name=f"part{number}.{stage.name}"))
             made.kernels = [*made.kernels, *part.kernels]
             made.compile_s += part.compile_s
         own = self.names.total()

@@ -40,7 +40,7 @@ class OpByOp:
             raise UnsupportedOp([(str(n.target), ()) for n in sparse], reason)
         warnings.warn(f"{target} runs op by op in torch: {reason}; use sparse=False", stacklevel=2)
         run = Run(target, "torch", "eager", notes={"fallbacks": f"{sparse[0].target}: {reason}"})
-        run.add(
+        run.records.append(
             Stage(
                 "captured",
                 make_text=lambda: graph.print_readable(print_output=False, colored=False),

@@ -12,7 +12,7 @@ from stack.frontends.torch.tensors.arrays import from_numpy, to_numpy
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.run.compile import compile_func
-from stack.run.targets import balance_of
+from stack.run.options import balance_of
 
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 NO_OPTIONS: Mapping[str, Any] = {}

@@ -177,7 +177,7 @@ def _adaptive_average(cx: Context, x: Node, size: Ints) -> Node:
     window_sizes(x, rank, want)
     pairs = list(zip(x.shape[-rank:], want.shape[-rank:], strict=True))
     if any(not o or i % o for i, o in pairs):
-        return _adaptive_windows(cx, x, rank, want)
+        return _adaptive_means(cx, x, rank, want)
     lead = x.shape[: x.tensor.rank - rank]
     shape: list[Any] = list(lead)
     for i, o in pairs:
@@ -190,18 +190,22 @@ def _adaptive_average(cx: Context, x: Node, size: Ints) -> Node:
     return cx.cast(cx.reshape(cx.elementwise("div", total, count), want.shape), out)
 
 
-def _adaptive_windows(cx: Context, x: Node, rank: int, want: TensorType) -> Node:
+def adaptive_windows(size: int, count: int) -> list[tuple[int, int]]:
+    """Returns the first and the last position, exclusive, of each window over an axis of `size`."""
+    return [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+
+
+def _adaptive_means(cx: Context, x: Node, rank: int, want: TensorType) -> Node:
     """Averages windows of several sizes: one mean per result element, axis by axis."""
     out: DType = x.dtype
     x = cx.cast(x, wide(out))
     for i in range(rank):
         axis = x.tensor.rank - rank + i
-        size, count = x.shape[axis], want.shape[axis]
+        size, count = whole(x.shape[axis]), whole(want.shape[axis])
         if not count:
             return cx.full(0, want)
         parts: list[Node] = []
-        for k in range(count):
-            start, end = k * size // count, -(-(k + 1) * size // count)
+        for start, end in adaptive_windows(size, count):
             total = cx.reduce("sum", cx.slice(x, axis, start, end), [axis], keep=True)
             parts.append(cx.elementwise("div", total, float(end - start)))
         x = cx.concat(parts, axis)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
+from itertools import groupby
 from typing import Any
 
 from stack.frontends.torch.aten.conv import Ints, each, whole
 from stack.frontends.torch.aten.lowering import Context, NotLowered, lowers, wide
-from stack.frontends.torch.lowerings.pool import divisors, grid_points, window_sizes
+from stack.frontends.torch.lowerings.pool import (
+    adaptive_windows,
+    divisors,
+    grid_points,
+    window_sizes,
+)
 from stack.ir.node import Node
 from stack.ir.types import I64
 
@@ -94,32 +100,66 @@ def _scattered(cx: Context, grad: Node, x: Node, places: Node, rank: int) -> Nod
     return cx.reshape(out, x.shape)
 
 
-@lowers("_adaptive_avg_pool2d_backward.default")
+@lowers("adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default")
+def _adaptive_max_backward(cx: Context, grad: Node, x: Node, places: Node) -> Node:
+    rank = 3 if "pool3d" in cx.name else 2
+    window_sizes(x, rank, grad.tensor)
+    return _scattered(cx, grad, x, places, rank)
+
+
+@lowers("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
 def _adaptive_average_backward(cx: Context, grad: Node, x: Node) -> Node:
-    window_sizes(x, 2, grad.tensor)
-    pairs = list(zip(x.shape[-2:], grad.shape[-2:], strict=True))
-    if any(not o or i % o for i, o in pairs):
-        raise NotLowered("adaptive pooling with windows of several sizes")
-    (h, oh), (w, ow) = pairs
-    lead = grad.shape[:-2]
-    share = cx.elementwise("div", grad, float((h // oh) * (w // ow)))
-    share = cx.reshape(share, (*lead, oh, 1, ow, 1))
-    return cx.reshape(cx.broadcast(share, (*lead, oh, h // oh, ow, w // ow)), x.shape)
+    rank = 3 if "pool3d" in cx.name else 2
+    window_sizes(x, rank, grad.tensor)
+    if not all(grad.shape):
+        raise NotLowered("adaptive pooling without windows")
+    lead, axes = x.shape[: x.tensor.rank - rank], range(x.tensor.rank - rank, x.tensor.rank)
+    if any(x.shape[a] % grad.shape[a] for a in axes):
+        share = cx.cast(grad, wide(grad.dtype))
+        for axis in axes:
+            share = _spread_windows(cx, share, axis, whole(x.shape[axis]))
+        return cx.cast(share, grad.dtype)
+    sizes = [x.shape[a] // grad.shape[a] for a in axes]
+    share = cx.elementwise("div", grad, float(math.prod(sizes)))
+    apart = [v for a in axes for v in (grad.shape[a], 1)]
+    spread = [v for a, size in zip(axes, sizes, strict=True) for v in (grad.shape[a], size)]
+    share = cx.broadcast(cx.reshape(share, (*lead, *apart)), (*lead, *spread))
+    return cx.reshape(share, x.shape)
 
 
-@lowers("avg_pool2d_backward.default")
+def _spread_windows(cx: Context, grad: Node, axis: int, size: int) -> Node:
+    """Gives each element of an axis its share of the means of all windows that cover it."""
+    windows = adaptive_windows(size, whole(grad.shape[axis]))
+    counts = cx.b.const([float(end - start) for start, end in windows], grad.dtype)
+    share = cx.elementwise("div", grad, cx.b.broadcast(counts, type=grad.tensor, axes=(axis,)))
+
+    def covering(position: int) -> tuple[int, int]:
+        found = [k for k, (start, end) in enumerate(windows) if start <= position < end]
+        return found[0], found[-1] + 1
+
+    parts: list[Node] = []
+    for (first, limit), run in groupby(range(size), key=covering):
+        total = cx.reduce("sum", cx.slice(share, axis, first, limit), [axis], keep=True)
+        shape = [*total.shape]
+        shape[axis] = len(list(run))
+        parts.append(cx.broadcast(total, shape))
+    return cx.concat(parts, axis)
+
+
+@lowers("avg_pool2d_backward.default", "avg_pool3d_backward.default")
 def _average_backward(
     cx: Context, grad: Node, x: Node, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool,
     count_include_pad: bool, divisor_override: int | None,
 ) -> Node:  # fmt: skip
-    window_sizes(x, 2, grad.tensor)
-    kernel, padding = each(kernel, 2), each(padding, 2)
-    stride = each(stride, 2) if len(stride) else kernel
+    rank = 3 if "pool3d" in cx.name else 2
+    window_sizes(x, rank, grad.tensor)
+    kernel, padding = each(kernel, rank), each(padding, rank)
+    stride = each(stride, rank) if len(stride) else kernel
     window = (kernel, stride, padding)
-    divisor = divisors(cx, x, grad, 2, window, count_include_pad, divisor_override)
+    divisor = divisors(cx, x, grad, rank, window, count_include_pad, divisor_override)
     share = cx.elementwise("div", grad, divisor, dtype=grad.dtype)
-    lead = x.tensor.rank - 2
-    for i in range(2):
+    lead = x.tensor.rank - rank
+    for i in range(rank):
         share = _spread_axis(
             cx, share, lead + i, x.shape[lead + i], kernel[i], stride[i], padding[i]
         )

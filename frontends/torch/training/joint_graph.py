@@ -70,7 +70,7 @@ def partition_fn(
         except StackError as error:
             run = Run(target, "torch")
             why = [f"cut by torch: {error}"]
-            run.add(Stage("captured", make_text=_text(joint), comments=why))
+            run.records.append(Stage("captured", make_text=_text(joint), comments=why))
             JOINTS.append(run)
             return _cut_by_torch(joint, inputs, num_fwd_outputs, whole, options)
         return with_images(cut.modules(), num_fwd_outputs) if balance else cut.modules()
@@ -168,7 +168,7 @@ class _Cut:
             inputs=whole,
         )
         run = Run(target, "torch")
-        run.add(Stage("joint", func=func))
+        run.records.append(Stage("joint", func=func))
         stages = [("exchanged", "exchange")] if balance else []
         made = walk_stages(func, [*stages, ("partitioned", str(cut))], run)
         run.cover(func)

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stack.errors import UsageError
-from stack.ir.builder import constant, make, remade
-from stack.ir.forms import reshaped, sliced
+from stack.ir.builder import constant, make, remade, reshaped, sliced
 from stack.ir.func import Func
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_number, is_positions

@@ -16,7 +16,7 @@ import numpy as np
 from stack.backends.cuda.printer import print_kernel
 from stack.backends.cuda.values import Source
 from stack.ir import Node, TensorType, TupleType
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 
 HEADER = Path(__file__).with_name("emulator.h")
 COMPILER = shutil.which("g++")

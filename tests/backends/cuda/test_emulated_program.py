@@ -16,7 +16,7 @@ import stack
 from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.compiler import compile_program
 from stack.backends.cuda.values import Source
-from stack.backends.runtime.steps import OnArrays
+from stack.backends.runtime.plan import OnArrays
 from stack.rewrite import Pipeline
 
 jax = pytest.importorskip("jax")

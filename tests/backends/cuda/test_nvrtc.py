@@ -28,7 +28,7 @@ from stack.backends.cuda.compiler import compile_program, inspect_program
 from stack.backends.cuda.printer import print_kernel
 from stack.backends.cuda.values import Source
 from stack.backends.device.tools import disassemble, find_tool
-from stack.backends.runtime.steps import OnArrays
+from stack.backends.runtime.plan import OnArrays
 from stack.cli import main
 from stack.errors import StackError, UsageError
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor

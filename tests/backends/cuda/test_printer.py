@@ -13,7 +13,7 @@ from stack.backends.cuda.expressions import _COMPARE as COMPARE
 from stack.backends.cuda.expressions import Unprintable, literal
 from stack.backends.cuda.printer import print_kernel
 from stack.ir import DTYPES, Block, Builder, Node, param, parse, tensor
-from stack.ir.integers import Integers
+from stack.ir.bounds import Integers
 
 MEMORY = "f32[64] in global"
 

@@ -12,15 +12,15 @@ import torch
 from stack.backends.device.executable import executable
 from stack.backends.device.tensors import upload
 from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.plan import OnArrays
 from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.records import describe
-from stack.backends.runtime.steps import OnArrays
 from stack.frontends.torch.tensors.arrays import to_numpy
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
-from stack.ir.storage import decode, encode
 from stack.ir.types import TupleType
 from stack.run.backend import Backend, Executable, Lowering
 

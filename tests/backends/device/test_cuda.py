@@ -88,7 +88,7 @@ def test_dots(rule: str, left: tuple[int, ...], right: tuple[int, ...], dtype: s
     arrays = [np.asarray(draw(p.shape)).astype(kind) for p in (x, y)]
     run = compile_func(func, LIBRARY, options={"device": "cuda"})
     types = [p.tensor for p in func.params]
-    from stack.ir.storage import decode, encode
+    from stack.ir.data import decode, encode
 
     found = run.run([encode(a, t.dtype) for a, t in zip(arrays, types, strict=True)])
     held = [decode(encode(a, t.dtype), t.dtype) for a, t in zip(arrays, types, strict=True)]

@@ -14,9 +14,9 @@ from test_programs import func_of
 import stack
 from stack.backends.device.torch_device import TorchDevice
 from stack.ir import Builder, Node
+from stack.ir.data import decode, encode
 from stack.ir.func import Func
 from stack.ir.node import Block
-from stack.ir.storage import decode, encode
 from stack.rewrite.pipeline import Pipeline
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run

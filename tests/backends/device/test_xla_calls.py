@@ -138,8 +138,7 @@ def native(fill: Filling, operands: int, results: int) -> tuple[int, Called, obj
     steps = NativeLaunches(CPU)
     fill(steps)
     numbers = steps.numbers(operands, results)
-    (address,) = code.addresses.values()
-    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(code.address)
     return ctypes.addressof(numbers), lambda frame: call(frame.address) or 0, (steps, numbers)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from stack.backends.mlir import jit, threads
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import Node
-from stack.ir.storage import decode
+from stack.ir.data import decode
 from stack.ir.types import BF16
 from stack.target import Cpu, as_cpu, load
 
@@ -102,7 +102,7 @@ llvm.func internal @{name}({params}) {{
 
 def emulated(text: str) -> str:
     """A module whose instructions of tiles are calls."""
-    text = _CALL.sub(r"llvm.call @\1", _STATE.sub("", text)).replace(threads.prelude(), _ALONE)
+    text = _CALL.sub(r"llvm.call @\1", _STATE.sub("", text)).replace(threads.DECLARATION, _ALONE)
     return text + "".join(map(_call, _FUNCTIONS))
 
 

@@ -19,16 +19,16 @@ import unicorn
 from unicorn import arm64_const as arm
 
 import stack.plugins as plugins
-from stack.backends.mlir import bindings, elf, jit, threads
+from stack.backends.mlir import elf, jit, threads
 from stack.backends.mlir.compiler import inspect_program
 from stack.backends.mlir.host import Host
+from stack.backends.mlir.llvm import bindings, context
 from stack.backends.mlir.math import BINARY_LIBM, UNARY_LIBM
 from stack.backends.mlir.printer import print_kernel
-from stack.backends.runtime.device import Bound
+from stack.backends.runtime.device import Bound, RuntimeValue
 from stack.backends.runtime.program import BlockProgram
-from stack.backends.runtime.values import RuntimeValue
 from stack.ir import DTYPES, Func, Node
-from stack.ir.storage import encode, storage_dtype
+from stack.ir.data import encode, storage_dtype
 from stack.run.backend import Executable
 from stack.run.compile import lower
 from stack.run.record import Run
@@ -87,7 +87,7 @@ def object_of(text: str) -> bytes:
     """The object file of a module, optimized as the backend has it done."""
     from torch_mlir.dialects.llvm import translate_module_to_llvmir
 
-    lowered = bindings.bindings().ir.Module.parse(jit.lower(text), bindings.context())
+    lowered = bindings().ir.Module.parse(jit.lower(text), context())
     module = llvm.parse_assembly(older(translate_module_to_llvmir(lowered.operation)))
     module.triple, module.data_layout = TRIPLE, str(_machine().target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stack.backends.mlir.address import address
+from stack.backends.mlir.host import address
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from stack.ir import Builder, param, tensor
 from stack.ir.func import Func
-from stack.ir.memory_reuse import reads_in_order
+from stack.ir.memory import reads_in_order
 from stack.ir.node import Node
 from stack.ir.types import TensorType
 from stack.run.compile import compile_func

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from stack.backends.calls import native_call
-from stack.backends.mlir.address import address
+from stack.backends.mlir.host import address
 from stack.ir import Builder, param, tensor
 from stack.run.backend import AddressProgram, CallLayout
 from stack.run.compile import compile_func, find_backend
@@ -171,7 +171,7 @@ def test_a_call_that_waits_for_another_lets_python_run() -> None:
 def test_no_function_where_code_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     made = program()
     monkeypatch.setattr(native_call, "_methods", [])
-    monkeypatch.setattr(native_call.elf, "supported", lambda: False)
+    monkeypatch.setattr(native_call.elf, "IS_SUPPORTED", False)
     assert made.entered(way()) is None
     args = draw(0), draw(1)
     results = [np.empty(*layout) for layout in LAYOUTS]

@@ -13,7 +13,7 @@ import pytest
 from executed import agrees, func_of
 from kernel_cases import random_array
 
-from stack.backends.mlir import c_api, compiler, jit, module_batches
+from stack.backends.mlir import compiler, jit
 from stack.backends.mlir.elementwise import Unprintable
 from stack.errors import StackError
 from stack.ir import Builder, Node
@@ -22,8 +22,6 @@ from stack.run.record import Run
 from stack.target import as_cpu, load
 
 pytest.importorskip("torch_mlir")
-if c_api.functions() is None:
-    pytest.skip("the bindings are without the C API", allow_module_level=True)
 
 # an instruction that no function of this module may use: LLVM cannot select it
 FEATURES = 'target_cpu = "x86-64", target_features = #llvm.target_features<["-avx512f"]>'
@@ -60,8 +58,8 @@ def test_what_llvm_has_no_code_for_is_an_error(make: Any) -> None:
 
 def test_kernels_that_share_a_module_with_one_without_code() -> None:
     """All of a module are left out; who asks for them compiles them one by one."""
-    assert module_batches.build([NOTHING, NO_CODE], None) == {}
-    assert module_batches.build([NOTHING], None).keys() == {NOTHING}
+    assert jit.build_all([NOTHING, NO_CODE], None) == {}
+    assert jit.build_all([NOTHING], None).keys() == {NOTHING}
 
 
 def test_a_process_ends_as_ever_after_a_fatal_error() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stack.backends.mlir import bindings, elf, jit
+from stack.backends.mlir import elf, jit, llvm
 from stack.errors import BackendMissing
 from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
-needs_loader = pytest.mark.skipif(not elf.supported(), reason="objects are not loaded here")
+needs_loader = pytest.mark.skipif(not elf.IS_SUPPORTED, reason="objects are not loaded here")
 
 SCALE = """
 llvm.func @scale(%table: !llvm.ptr) {
@@ -38,7 +38,7 @@ llvm.func @scale(%table: !llvm.ptr) {
 """
 
 
-def check_scale(library: jit.KernelLibrary) -> None:
+def check_scale(library: dict[str, jit.NativeKernel]) -> None:
     x = np.arange(37, dtype=np.float32)
     library["scale"](x.ctypes.data, 37)
     np.testing.assert_array_equal(x, np.arange(37, dtype=np.float32) * 2.5)
@@ -60,7 +60,7 @@ def test_a_kept_table_can_change_in_place() -> None:
 
 
 def test_the_engine_itself_runs_what_no_loader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elf, "supported", lambda: False)
+    monkeypatch.setattr(elf, "IS_SUPPORTED", False)
     check_scale(jit.build(SCALE, ["scale"]))
 
 
@@ -170,9 +170,9 @@ def test_a_cache_that_cannot_be_written(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [
-        (jit.bindings, "version", lambda: "mlir 99.0"),
+        (jit.llvm, "version", lambda: "mlir 99.0"),
         (jit.platform, "machine", lambda: "riscv64"),
-        (jit, "PIPELINE", "builtin.module()"),
+        (jit.llvm, "PIPELINE", "builtin.module()"),
         (jit, "OPT_LEVEL", 3),
         (jit, "FORMAT", "stack.mlir/0"),
     ],
@@ -245,6 +245,6 @@ llvm.func @next(%table: !llvm.ptr) {
 
 
 def test_missing_bindings_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bindings, "PACKAGES", ("no_such_mlir",))
+    monkeypatch.setattr(llvm, "PACKAGES", ("no_such_mlir",))
     with pytest.raises(BackendMissing, match=r"\[mlir\]"):
-        bindings.bindings.__wrapped__()
+        llvm.bindings.__wrapped__()

@@ -17,9 +17,8 @@ from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import DTYPES, Builder, Func, param, tensor
 from stack.ir.axes import parse_rule
-from stack.ir.data import round_bf16
+from stack.ir.data import decode, encode, round_bf16, storage_dtype
 from stack.ir.space import einsum_text
-from stack.ir.storage import decode, encode, storage_dtype
 from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel

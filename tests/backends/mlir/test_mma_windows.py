@@ -11,8 +11,7 @@ from kernel_cases import tile_group
 from numpy.lib.stride_tricks import sliding_window_view
 
 from stack.ir import parse
-from stack.ir.data import round_bf16
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode, round_bf16
 from stack.ir.traits import is_fusion
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel

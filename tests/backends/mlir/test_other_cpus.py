@@ -14,7 +14,7 @@ from kernel_cases import Spec, layernorm, random_array, softmax
 from product_cases import gate
 from random_programs import random_program
 
-from stack.backends.mlir.instructions import check_runs_here
+from stack.backends.mlir.compiler import check_runs_here
 from stack.errors import UsageError
 from stack.ir import Builder, Func, Node, tensor
 from stack.run.backend import Executable

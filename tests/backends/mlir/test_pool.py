@@ -17,7 +17,7 @@ from stack.backends.mlir import elf, jit, pool, portable_pool, threads
 from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
-needs_loader = pytest.mark.skipif(not elf.supported(), reason="there is no pool here")
+needs_loader = pytest.mark.skipif(not elf.IS_SUPPORTED, reason="there is no pool here")
 
 # Adds one to x[i] and counts the piece in table[1].
 BODY = """
@@ -38,12 +38,12 @@ BODY = """
 
 def module(count: int, grain: int = 1, body: str = BODY) -> str:
     entry = threads.entry("fill", "fill_body", count, grain)
-    return threads.prelude() + entry + threads.body("fill_body") + body
+    return threads.DECLARATION + entry + threads.body("fill_body") + body
 
 
 # The pool's function itself, for counts and grains that need no kernel each.
 ANY = (
-    threads.prelude()
+    threads.DECLARATION
     + f"""
 llvm.func @any(%table: !llvm.ptr) {{
   %body = llvm.mlir.addressof @any_body : !llvm.ptr
@@ -290,7 +290,7 @@ def test_kernels_use_the_portable_pool_where_there_is_no_native_one(
     limit: int, pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STACK_NUM_THREADS", str(limit))
-    monkeypatch.setattr(elf, "supported", lambda: False)
+    monkeypatch.setattr(elf, "IS_SUPPORTED", False)
     monkeypatch.setattr(pool, "_pools", [])
     visits = np.zeros(1000, np.int64)
     slots = jit.table([visits.ctypes.data, 0])

@@ -13,9 +13,9 @@ from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import Builder, Node, param, tensor
 from stack.ir.axes import parse_rule
+from stack.ir.data import encode, storage_dtype
 from stack.ir.node import Block
 from stack.ir.space import einsum_text
-from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DTYPES
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tiling.single_ops import alone

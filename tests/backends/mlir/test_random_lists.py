@@ -8,7 +8,7 @@ from nest_cases import around, close, drawn, drawn_nests, groups
 
 from stack.backends.mlir import BACKEND
 from stack.errors import StackError
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 from stack.passes.distribute import distribute_kernel
 from stack.passes.policies.cpu_products import strided_columns
 from stack.passes.steps.primitives import Pack, parse_steps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stack.backends.mlir import BACKEND
-from stack.backends.mlir.shared_loops import shared_loops
+from stack.backends.mlir.printer import shared_loops
 from stack.ir.node import Node
 from stack.ir.parser import parse
 from stack.ir.traits import is_kernel

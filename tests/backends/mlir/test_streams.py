@@ -15,7 +15,7 @@ from stream_variants import HIDDEN, KEPT, LIMITS, VARIANTS, masked, normal, vari
 
 import stack
 from stack.ir import Func
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 from stack.passes.streaming.price import cpu_price
 from stack.run.compile import compile_func
 from stack.target import as_cpu

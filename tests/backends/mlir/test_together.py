@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import stack
-from stack.backends.mlir import c_api, compiler, elf, jit, module_batches
+from stack.backends.mlir import compiler, elf, jit, llvm
 from stack.backends.runtime.names import function_name
 from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
-needs_loader = pytest.mark.skipif(not elf.supported(), reason="objects are not loaded here")
+needs_loader = pytest.mark.skipif(not elf.IS_SUPPORTED, reason="objects are not loaded here")
 
 SHARED = """\
 llvm.func internal @stack_square_f32x1(%x0: f32) -> f32 {
@@ -58,34 +58,34 @@ def check(kernels: dict[str, jit.NativeKernel], factors: Sequence[float] = (2.0,
 def count_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Fills up with the modules that are lowered from here on."""
     seen: list[str] = []
-    real = jit._lowered
+    real = llvm.lowered
 
     def lowered(text: str, located: bool = False) -> Any:
         seen.append(text)
         return real(text, located)
 
-    monkeypatch.setattr(jit, "_lowered", lowered)
+    monkeypatch.setattr(llvm, "lowered", lowered)
     return seen
 
 
 def test_kernels_share_a_module_and_what_they_call(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = count_modules(monkeypatch)
-    check(module_batches.build(TEXTS, None))
+    check(jit.build_all(TEXTS, None))
     (module,) = seen
     assert module.count("@stack_square_f32x1(%x0") == 1
     assert module.count("llvm.func @kernel") == 3
 
 
 def test_modules_are_as_many_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_batches, "LEAST_TEXT", 1)
-    monkeypatch.setattr(module_batches.threads, "cores", lambda: 2)
+    monkeypatch.setattr(jit, "LEAST_TEXT", 1)
+    monkeypatch.setattr(jit.threads, "cores", lambda: 2)
     seen = count_modules(monkeypatch)
-    check(module_batches.build(TEXTS, None))
+    check(jit.build_all(TEXTS, None))
     assert sorted(module.count("llvm.func @kernel") for module in seen) == [1, 2]
 
 
 def test_nothing_to_compile() -> None:
-    assert module_batches.build([], None) == {}
+    assert jit.build_all([], None) == {}
 
 
 @needs_loader
@@ -93,11 +93,11 @@ def test_another_program_finds_a_kernel_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     cache = Cache(tmp_path)
-    module_batches.build(TEXTS, cache)
+    jit.build_all(TEXTS, cache)
     seen = count_modules(monkeypatch)
-    check(module_batches.build(TEXTS[1:], cache), (3.0, 5.0))
+    check(jit.build_all(TEXTS[1:], cache), (3.0, 5.0))
     assert seen == []
-    check(module_batches.build([TEXTS[2], text_of(11.0)], cache), (5.0, 11.0))
+    check(jit.build_all([TEXTS[2], text_of(11.0)], cache), (5.0, 11.0))
     (module,) = seen
     assert module.count("llvm.func @kernel") == 1
 
@@ -108,8 +108,8 @@ def test_a_lost_module_is_compiled_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, entry: str
 ) -> None:
     cache = Cache(tmp_path)
-    module_batches.build(TEXTS, cache)
-    place = cache.get(module_batches._place(TEXTS[0]))
+    jit.build_all(TEXTS, cache)
+    place = cache.get(jit.key(jit.PLACE + TEXTS[0]))
     assert place is not None
     module = place.decode().split()[0]
     if entry == "a module":
@@ -117,29 +117,24 @@ def test_a_lost_module_is_compiled_again(
     else:
         cache.path(module).unlink()
     seen = count_modules(monkeypatch)
-    check(module_batches.build(TEXTS, cache))
+    check(jit.build_all(TEXTS, cache))
     assert len(seen) == 1
 
 
 def test_a_module_that_is_refused_is_left_out() -> None:
     other = "llvm.func @kernel(%table: !llvm.ptr) {\n  no op\n}\n"
-    assert module_batches.build([TEXTS[0], other], None) == {}
+    assert jit.build_all([TEXTS[0], other], None) == {}
 
 
 def test_what_functions_of_one_name_do_differently_is_refused() -> None:
     other = TEXTS[1].replace("arith.mulf %x0, %x0", "arith.addf %x0, %x0")
-    assert module_batches.build([TEXTS[0], other], None) == {}
+    assert jit.build_all([TEXTS[0], other], None) == {}
 
 
-@pytest.mark.parametrize("library", ["the C API", "the bindings"])
-def test_threads_compile_side_by_side(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    if library == "the bindings":
-        monkeypatch.setattr(c_api, "functions", lambda: None)
-    else:
-        assert c_api.functions() is not None
+def test_threads_compile_side_by_side() -> None:
     factors = [float(f) for f in range(1, 9)]
     with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda f: module_batches.build([text_of(f)], None), factors)
+        found = threads.map(lambda f: jit.build_all([text_of(f)], None), factors)
         check({text: kernel for one in found for text, kernel in one.items()}, factors)
 
 
@@ -159,10 +154,7 @@ def test_only_the_error_tells_why_a_text_is_refused(
 
 
 def test_an_engine_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = c_api.functions()
-    if functions is None:
-        pytest.skip("the bindings are without the C API")
-    monkeypatch.setattr(c_api, "functions", lambda: functions._replace(create=lambda *_: None))
+    monkeypatch.setattr(llvm.bindings().c, "mlirExecutionEngineCreate", lambda *_: None)
     with pytest.raises(jit.CompileError, match="ExecutionEngine"):
         jit.build(TEXTS[0], ["kernel"])
 

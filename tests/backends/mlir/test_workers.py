@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from stack.backends.mlir import bindings, elf, jit, pool, threads, workers
+from stack.backends.mlir import elf, jit, llvm, pool, threads
 
 pytest.importorskip("torch_mlir")
 
 
 def test_a_result_or_error_is_the_callers() -> None:
-    assert workers.submit(pow, 2, 5).result() == 32
+    assert threads.submit(pow, 2, 5).result() == 32
     with pytest.raises(ZeroDivisionError):
-        workers.submit(divmod, 1, 0).result()
+        threads.submit(divmod, 1, 0).result()
 
 
 def test_a_thread_keeps_what_mlir_loaded_for_it() -> None:
     def mine() -> tuple[int, int]:
-        return threading.get_ident(), id(bindings.context())
+        return threading.get_ident(), id(llvm.context())
 
-    seen = {workers.submit(mine).result() for _ in range(20)}
+    seen = {threads.submit(mine).result() for _ in range(20)}
     assert len(seen) == len({thread for thread, _ in seen})
 
 
@@ -40,14 +40,14 @@ def test_a_fork_waits_and_a_child_has_threads_of_its_own() -> None:
             held.set()
             time.sleep(0.1)
 
-    done = workers.submit(hold)
+    done = threads.submit(hold)
     held.wait()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
         child = os.fork()
     if child == 0:
         is_free = lock.acquire(timeout=5)
-        made = workers.submit(pow, 3, 3).result(timeout=5)
+        made = threads.submit(pow, 3, 3).result(timeout=5)
         os._exit(0 if is_free and made == 27 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert done.done()
@@ -55,10 +55,10 @@ def test_a_fork_waits_and_a_child_has_threads_of_its_own() -> None:
 
 AT_THE_END = """
 import atexit
-from stack.backends.mlir import workers
+from stack.backends.mlir import threads
 
 def last():
-    print(workers.submit(pow, 2, 5).result(), type(workers.submit(divmod, 1, 0).exception()))
+    print(threads.submit(pow, 2, 5).result(), type(threads.submit(divmod, 1, 0).exception()))
 
 atexit.register(last)
 """
@@ -81,7 +81,7 @@ print(len(pool._pools))
 """
 
 
-@pytest.mark.skipif(not elf.supported(), reason="there is no pool here")
+@pytest.mark.skipif(not elf.IS_SUPPORTED, reason="there is no pool here")
 @pytest.mark.parametrize("rows, count", [(1 << 14, 1), (1, 0)])
 def test_the_pool_is_there_if_a_kernel_asks_for_it(rows: int, count: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", POOLS, str(rows)]
@@ -92,7 +92,7 @@ def test_the_pool_is_there_if_a_kernel_asks_for_it(rows: int, count: int, tmp_pa
     assert done.stdout.strip() == str(count)
 
 
-@pytest.mark.skipif(not elf.supported(), reason="there is no pool here")
+@pytest.mark.skipif(not elf.IS_SUPPORTED, reason="there is no pool here")
 def test_kernels_are_compiled_without_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compiled beside them: only who loads them waits for it."""
 
@@ -100,5 +100,5 @@ def test_kernels_are_compiled_without_the_pool(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError
 
     monkeypatch.setattr(pool, "address", address)
-    text = threads.prelude() + threads.entry("f", "g", 9) + threads.body("g")
+    text = threads.DECLARATION + threads.entry("f", "g", 9) + threads.body("g")
     assert jit.compile_object(text + "  llvm.return\n}\n")

@@ -11,9 +11,8 @@ import pytest
 
 from stack.backends.mlir.host import Host
 from stack.backends.runtime.device import Bound, Load
-from stack.backends.runtime.plan import LARGE
+from stack.backends.runtime.plan import LARGE, OnArrays
 from stack.backends.runtime.program import BlockProgram
-from stack.backends.runtime.steps import OnArrays
 from stack.errors import StackError
 from stack.ir import Builder, Func, Node, param, tensor
 from stack.ir.interpreter import evaluate

@@ -34,8 +34,8 @@ from rounding_cases import chain, in_f32, numbers
 import stack
 from stack.backends.triton import BACKEND
 from stack.ir import Builder, Func, Node
+from stack.ir.data import decode, encode
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
-from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 
 OPTIONS = {"device": "cpu", "graph": False}

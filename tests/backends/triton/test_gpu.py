@@ -26,8 +26,8 @@ from kernel_cases import CASES, Spec, group_of, program, random_array, softmax
 
 import stack
 from stack.ir import DTYPES, Func, Node
+from stack.ir.data import decode, encode
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
-from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 
 torch = pytest.importorskip("torch")

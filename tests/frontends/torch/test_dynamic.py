@@ -139,6 +139,15 @@ def ragged(lengths: Sequence[int], seed: int) -> torch.Tensor:
     return made.requires_grad_()
 
 
+@pytest.mark.parametrize("offset", [0, 1, -2])
+def test_diagonals(offset: int) -> None:
+    """The step between elements of a diagonal is an expression of the size."""
+    captured = check_sizes(
+        lambda x: (x @ x.mT).diagonal(offset, 1, 2) * 2, (shaped(3, 5, 4),), (shaped(2, 9, 4),)
+    )
+    assert "opaque" not in {n.op for n in captured.func.nodes}
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", RAGGED)
 def test_ragged_tensors(name: str) -> None:

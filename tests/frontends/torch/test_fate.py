@@ -14,7 +14,7 @@ from stack.explore.node_outcomes import fates
 from stack.explore.retrace import follow
 from stack.frontends.torch.importer.graph import import_graph
 from stack.run.compile import stages_of
-from stack.run.targets import target_of
+from stack.run.options import target_of
 
 CHUNKS = 24
 BACKENDS = (("mlir", "avx512"), ("triton", "sm_90"), ("cuda", "sm_90"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nest_cases import around, inside, kernel_of
 
-from stack.ir.storage import decode, encode
+from stack.ir.data import decode, encode
 from stack.ir.types import BF16
 from stack.passes.steps.primitives import IllegalStep, parse_steps, run_steps
 from stack.target import load

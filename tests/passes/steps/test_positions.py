@@ -8,9 +8,8 @@ from stack.ir import Node
 from stack.ir.builder import constant, make, param
 from stack.ir.traits import is_positions
 from stack.ir.types import DTYPES, TensorType
-from stack.passes.steps.affine import place_of
+from stack.passes.steps.affine import difference, held, place_of
 from stack.passes.steps.bounds import bounds_of
-from stack.passes.steps.intervals import difference, held
 
 I8, I32, I64, U32 = (DTYPES[name] for name in ("i8", "i32", "i64", "u32"))
 VAR = Node("var", (), {"name": "r", "extent": 8}, TensorType(I32, ()))

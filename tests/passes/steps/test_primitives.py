@@ -1141,6 +1141,18 @@ def test_what_is_computed_is_zero_past_the_end_of_a_sum() -> None:
     assert not wrong(made, arrays, results(around(kernel), arrays), 1e-3)
 
 
+def test_what_is_loaded_is_zero_past_the_end_of_a_sum_also_behind_an_axis_of_one() -> None:
+    text = MATMUL.replace("%p0: f16[16, 20]", "%p0: f16[16, 1, 20]")
+    text = text.replace("%x: f16[16, 20]", "%x: f16[16, 1, 20]")
+    text = text.replace("%y = dot(%p0,", "%e = reshape(%p0) : f16[16, 20]\n    %y = dot(%e,")
+    kernel = kernel_of(text, "split k 16; vectorize k.1; vectorize j; vectorize i")
+    made = run_steps(kernel, parse_steps("tensorize"))
+    (dot,) = (n for n in made.blocks[0].all_nodes if n.op == "dot")
+    assert [a.op for a in dot.args] == ["reshape", "load"]
+    arrays = random_inputs(around(kernel))
+    assert not wrong(made, arrays, results(around(kernel), arrays), 1e-3)
+
+
 def test_a_tile_fits_in_registers() -> None:
     text = NEG.replace("[3, 5]", "[3, 100000]")
     with pytest.raises(IllegalStep, match="a tile of 100000 elements, and a program has 65536"):

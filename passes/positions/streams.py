@@ -1,4 +1,5 @@
-"""Index maps of a stream: the indices of its states and results in the axes of one result.
+"""Index maps of a stream: the indices of its states and results in the axes of one result, and the
+roles of these axes.
 
 A result may depend on other states than that one. It shares axes with it in the loop, since both
 are computed from one tile. Its other axes are its own.
@@ -6,16 +7,26 @@ are computed from one tile. Its other axes are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
-from stack.ir.dim import Dim, bounds, substitute, symbol, symbols
+from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node
+from stack.ir.ops import is_view
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import is_constant, is_elementwise, is_reduction
+from stack.ir.traits import (
+    converts,
+    is_array,
+    is_constant,
+    is_contraction,
+    is_elementwise,
+    is_input,
+    is_reduction,
+)
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
@@ -189,31 +200,135 @@ def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Inde
     None if it reads the node at several indices, or not at all. An axis of one element has the
     index 0.
     """
-    found: set[Index] = set()
-    for state in states.results:
-        for operand, place in operands_of(state, at[state]):
-            indices = _indices_of(operand, place, target)
-            found |= {tuple(0 if bounds(d) == (0, 0) else d for d in index) for index in indices}
-    return found.pop() if len(found) == 1 else None
-
-
-def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
-    """Returns all indices at which node `target` is read to compute the element of `root`, an
-    operand of a state, at index `place`.
-    """
-    pending: list[tuple[Node, Index]] = [(root, place)]
+    pending = [pair for state in states.results for pair in operands_of(state, at[state])]
     seen: set[tuple[Node, Index]] = set()
     found: set[Index] = set()
     while pending:
         node, index = pending.pop()
         if node is target:
-            found.add(index)
+            found.add(tuple(0 if bounds(d) == (0, 0) else d for d in index))
+        elif (node, index) not in seen:
+            seen.add((node, index))
+            if is_elementwise(node):
+                pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
+            elif ops.is_whole_view(node):
+                pending.append((node.args[0], ops.pull(node, index)[0]))
+    return found.pop() if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """The roles of the axes of a stream's states and results, named by their iteration variables.
+
+    Attributes:
+        row: the axis of the rows of a tile; "" if it has none.
+        lanes: the axes that a tile has in full.
+        along: the streamed axis, if a result has it; else "".
+        extents: the extent of each axis.
+        states: the index of each state.
+        column: the only axis of columns; "" if no state has columns.
+        wide: the states that have the columns.
+    """
+
+    row: str
+    lanes: frozenset[str]
+    along: str
+    extents: Mapping[str, int]
+    states: Mapping[Node, Index]
+    column: str
+    wide: Sequence[Node]
+
+    @property
+    def is_split(self) -> bool:
+        """True if partial states may be merged: no result has the streamed axis."""
+        return not self.along
+
+    @property
+    def rows(self) -> int:
+        """Extent of the axis of the rows."""
+        return self.extents.get(self.row, 1)
+
+    @property
+    def batch(self) -> int:
+        """The number of tiles of rows and columns: the product of all other extents."""
+        return prod(n for m, n in self.extents.items() if m != self.row and m not in self.lanes)
+
+    @property
+    def columns(self) -> int:
+        """Extent of the axis of the columns."""
+        return self.extents.get(self.column, 1)
+
+
+def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
+    """Derives the roles of a stream's axes from the indices of its states and results."""
+    kept = {s for place in where.states.values() for d in place for s in symbols(d)}
+    lanes, rows = _sides(where.states)
+    extents = {str(m): bounds(m)[1] + 1 for m in where.iter_vars}
+    row = ""
+    if has_dot:
+        # the longest, and of equally long ones the last, which is closest in memory
+        iter_vars = [m for m in extents if m not in lanes]
+        single = {str(d) for place in where.states.values() for d in place}
+        found = [m for m in iter_vars if m in rows] or [m for m in iter_vars if m in single]
+        row = max(reversed(found), key=lambda m: extents[m], default="")
+    along = (str(m) for m in where.iter_vars if extents[str(m)] > 1 and not symbols(m) & kept)
+    column = next((n for n in lanes if extents[n] > 1), "")
+    wide = [s for s, place in where.states.items() if column in map(str, place)]
+    return StreamShape(row, lanes, next(along, ""), extents, where.states, column, wide)
+
+
+def _sides(places: Mapping[Node, Index]) -> tuple[frozenset[str], set[str]]:
+    """Returns the axes that only a dot's operand in memory has, of which a tile has all elements,
+    and the iteration variables that only the computed operand has: those of rows.
+
+    A result may group axes of a state: its mark is then part of several of them.
+    """
+    lanes: set[str] = set()
+    own: set[str] = set()
+    for state, place in places.items():
+        if not is_contraction(state):
             continue
-        if (node, index) in seen:
-            continue
-        seen.add((node, index))
-        if is_elementwise(node):
-            pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
-        elif ops.is_whole_view(node):
-            pending.append((node.args[0], ops.pull(node, index)[0]))
+        rule = parse_rule(state.attrs["rule"])
+        names = [{a.names[0] for a in operand} for operand in rule.inputs]
+        side = memory_side(state)
+        rows: set[str] = set()
+        others: set[str] = set()
+        for axis, dim in zip(rule.outputs[0], place, strict=True):
+            if axis.names[0] in names[side] - names[1 - side] and isinstance(dim, Expr):
+                lanes.add(str(dim))
+            is_own = axis.names[0] in names[1 - side] - names[side]
+            (rows if is_own else others).update(str(m) for m in symbols(dim))
+        own |= rows - others
+    return frozenset(lanes), own
+
+
+def memory_side(state: Node) -> int:
+    """Returns which operand of a dot, 0 or 1, is read from memory while the other is computed by
+    the stream; 1 if both or neither are in memory.
+    """
+    return 0 if is_in_memory(state.args[0]) and not is_in_memory(state.args[1]) else 1
+
+
+def is_in_memory(node: Node) -> bool:
+    """True if a value in a stream is an array in memory or a view of one, not a computed value."""
+    while is_view(node) or converts(node):
+        node = node.args[0]
+    return is_input(node) or is_array(node)
+
+
+@cached_by_class
+def stream_axes(stream: Node) -> StreamShape:
+    """Returns the axes of a stream whose states have rows and at most one axis of columns, computed
+    once for its cost model, schedule and kernel.
+
+    Raises CannotTile if a result is as long as the streamed axis, if states have several axes of
+    columns, or if a state with columns is no matmul.
+    """
+    found = stream_shape(stream_index_maps(*stream.blocks), True)
+    if found.along:
+        raise CannotTile("a result is as long as the streamed axis")
+    if sum(found.extents[n] > 1 for n in found.lanes) > 1:
+        raise CannotTile("its states have several axes of columns")
+    if not all(map(is_contraction, found.wide)):
+        raise CannotTile(f"a state of {found.columns} columns is a sum, and no product")
     return found

@@ -1,4 +1,4 @@
-"""What a tile of a row-wise kernel on a GPU holds: joined parts, and indices of gathered rows."""
+"""Contents of a tile of a row-wise kernel on a GPU: joined parts, and indices of gathered rows."""
 
 from __future__ import annotations
 

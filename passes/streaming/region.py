@@ -325,6 +325,8 @@ class Region:
                 is_outer = not isinstance(operands, str) and sum(v.streams for v in operands) == 1
                 if is_outer and node.tensor.size == space:
                     self.dots.add(node)
+                    for operand in self.operand_values(value):
+                        self._split_views(operand)
             if not main:
                 self.light.add(value)
             self.visited[value] = None
@@ -338,6 +340,13 @@ class Region:
         values = map(TermValue, reduction.args, found[1] if found else ())
         probes = [self._probe(v) for v in values if v.streams]
         return {(v.node, v.axis) for p in probes for v in p.visited}
+
+    def _split_views(self, value: TermValue) -> None:
+        """Records how views split the axes of a dot's operand, before others split them in another
+        way: what disagrees, as a mask, is read.
+        """
+        while read_through(value.node) and self.passes(value):
+            (value,) = self.operand_values(value)
 
     def settle(self) -> None:
         """Records every way in which a reshape splits or merges axes, before names are resolved."""

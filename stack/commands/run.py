@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     if args.first_nan or args.first_inf:
         return _run_first_nan(args, args.file)
     if ".py:" in args.file:
-        raise not_ir(args.file, args.input)
+        error = not_ir(args.file, args.input)
+        raise UsageError(f"{error}; to find the first nan of the program, add --first-nan")
     if args.input or args.frontend:
         raise UsageError("-i and --frontend are for a program with --first-nan, not for IR text")
     if args.against:

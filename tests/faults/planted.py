@@ -123,16 +123,16 @@ FAULTS = (
           'return make("abs", inner.args)', "return inner",
           _CANONICAL, "folds", "idempotent"),
     Fault("lifetimes ignore a reshape", "passes/memory.py",
-          "            if source is not None:\n"
-          "                self.owner[node] = self.owner.get(source, [])\n"
-          "            elif",
-          "            if", ("passes/test_memory.py",), "held", "memory"),
+          "        if source is not None:\n"
+          "            owner[node] = owner.get(source, [])\n"
+          "        elif",
+          "        if", ("passes/test_memory.py",), "held", "memory"),
     Fault("results lie in the arena", "passes/memory.py",
-          "if key not in returned and size >= 0", "if size >= 0",
+          "if key not in returned and isinstance(size, int)", "if isinstance(size, int)",
           ("passes/test_memory.py",), "held", "memory"),
     Fault("a value lives to its first reader", "passes/memory.py",
-          "                    self.last[key] = step",
-          "                    self.last[key] = min(step, self.last[key] + 1)",
+          "last.update(dict.fromkeys(owner.get(arg, ()), step))",
+          "last.update({k: min(step, last[k] + 1) for k in owner.get(arg, ())})",
           ("passes/test_memory.py",), "held", "memory"),
     Fault("items of side by side products are swapped", "passes/horizontal_fusion.py",
           'changed[node] = Node("item", (made,), {"index": first}, node.type)',
@@ -158,7 +158,7 @@ FAULTS = (
     Fault("xor is or", "backends/mlir/elementwise.py", '"xor": "arith.xori', '"xor": "arith.ori',
           _NATIVE, "compared", "backend"),
     Fault("a stored condition is inverted", "backends/mlir/access.py",
-          "arith.cmpi ne, {value}, {zero}", "arith.cmpi eq, {value}, {zero}",
+          "arith.cmpi ne, {made}, {zero}", "arith.cmpi eq, {made}, {zero}",
           _NATIVE, "conditions", "backend"),
     Fault("triton: le is lt", "backends/triton/expressions.py", '"le": "<="', '"le": "<"',
           ("backends/triton/test_functions.py", "backends/triton/test_printer.py"),

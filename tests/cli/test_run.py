@@ -77,7 +77,7 @@ def test_the_other_stage_may_leave_out_the_run(
     (row,) = json.loads(capsys.readouterr().out)["results"]
     assert "error" in row
     assert main(["run", f"{folder / 'r'}:fused", "--against", "canonicla"]) == 2
-    assert "'canonicla' is neither a file nor a folder" in capsys.readouterr().err
+    assert "no stage 'canonicla'; did you mean 'canonical'?" in capsys.readouterr().err
 
 
 def test_an_edit_that_does_not_verify_is_told_by_line_and_column(

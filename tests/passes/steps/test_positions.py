@@ -81,11 +81,12 @@ def limit(dtype: str) -> Node:
     return make("load", (param("end", TensorType(type_.dtype, (), "global")),), hint=type_)
 
 
-def test_a_block_number_that_becomes_narrow_is_limited_by_data() -> None:
+@pytest.mark.parametrize(("size", "step"), [(64, 1), (128, 64)])
+def test_a_block_number_that_becomes_narrow_is_limited_by_data(size: int, step: int) -> None:
     """Kernels of many elements have indices of 64 bits; limits of blocks have 32."""
-    var, block = block_of(256, 64, "i32")
+    var, block = block_of(256, size, "i32")
     (bound,) = bounds_of(make("lt", (block, limit("i32"))), False, var).found
-    assert bound.step == 64
+    assert bound.step == step
 
 
 def test_a_block_number_that_may_wrap_around_is_not() -> None:

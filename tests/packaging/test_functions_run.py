@@ -17,10 +17,10 @@ COUNTED = Path(__file__).with_name("functions_run.py")
 @pytest.mark.parametrize(
     ("step", "functions", "files"),
     [
-        ("trace", 100, 25),
+        ("trace", 99, 25),
         ("relu", 590, 98),
-        ("softmax", 820, 129),
-        ("llama", 1614, 182),
+        ("softmax", 768, 123),
+        ("llama", 1546, 178),
         ("call", 25, 10),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stack.target import as_cpu, as_gpu
-from stack.target.fields import groups_of, numbers_of
+from stack.target.files import groups_of, numbers_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = ROOT / "passes"

@@ -12,7 +12,7 @@ from stack.ir.dim import symbol
 from stack.ir.node import walk
 from stack.ir.types import type_symbols
 from stack.passes.policies.cpu_products import CpuProducts
-from stack.passes.positions import stream_shape
+from stack.passes.positions import streams
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace
@@ -121,13 +121,13 @@ def test_the_axes_of_a_stream_are_looked_for_with_and_without_its_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[object] = []
-    real = stream_shape.stream_index_maps
+    real = streams.stream_index_maps
 
     def watched(*blocks: object) -> object:
         looked.append(blocks)
         return real(*blocks)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stream_shape, "stream_index_maps", watched)
+    monkeypatch.setattr(streams, "stream_index_maps", watched)
     b = Builder()
     q, k, v = (param(name, tensor("f32", 4, 1021, 64)) for name in "qkv")
     scores = b.dot(q, k, rule="b m d, b n d -> b m n")

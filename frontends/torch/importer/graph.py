@@ -197,7 +197,7 @@ class _Importer(Calls):
         orders = [self.orders.get(p) for p in params]
         outputs = self._outputs()
         results = [o for o in outputs if isinstance(o, Node)]
-        promises = joined_promises(self.cx)
+        promises = joined_promises(self.cx) if self.cx.promises else []
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
         return Imported(

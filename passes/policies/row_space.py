@@ -69,14 +69,6 @@ class RowSpace:
         return (*self.inputs, *self.results)
 
     @property
-    def held(self) -> int:
-        """The number of arrays that have an element for each element of a tile at a time. Of parts
-        that a concatenation joins, an element is in one.
-        """
-        apart = sum(array in self._index_maps for array in self.arrays)
-        return apart + (apart < len(self.arrays))
-
-    @property
     def columns(self) -> Sequence[Node]:
         """The inputs that are contiguous along the last axis; not the indices of gathered rows."""
         last = self.iter_vars[-1]

@@ -129,8 +129,9 @@ class RowLowering(StepLowering[Gpu]):
         `held`: the elements of a tile. With fewer warps, ptxas spills values to memory.
         """
         sizes = self.target.rows
-        room = max(1, sizes.thread_registers - sizes.address_registers)
-        return power_of_two(-(-held * self.space.held // (WARP * room)))
+        room = WARP * max(1, sizes.thread_registers - sizes.address_registers)
+        registers = held * sum(array.dtype.bytes for array in self.space.arrays) // 4
+        return power_of_two(max(1, -(-registers // room)))
 
     def why_illegal(self, schedule: Schedule) -> str:
         why = super().why_illegal(schedule)

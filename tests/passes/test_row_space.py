@@ -18,13 +18,13 @@ def schedule_of(text: str) -> Schedule:
     return lowering_of(group, GPU).schedule
 
 
-def joined(count: int) -> str:
+def joined(count: int, dtype: str) -> str:
     """Parts of 64 columns side by side."""
     ns = range(count)
-    params = ", ".join(f"%x{i}: bf16[8192, 64]" for i in ns)
-    own = ", ".join(f"%p{i}: bf16[8192, 64]" for i in ns)
+    params = ", ".join(f"%x{i}: {dtype}[8192, 64]" for i in ns)
+    own = ", ".join(f"%p{i}: {dtype}[8192, 64]" for i in ns)
     given, parts = (", ".join(f"%{c}{i}" for i in ns) for c in "xp")
-    made = f"bf16[8192, {64 * count}]"
+    made = f"{dtype}[8192, {64 * count}]"
     return f"""func @f({params}) -> ({made}) at tensor {{
   %y = fusion({given}) {{kind="loop", name="join"}} : {made} {{({own})
     %c = concat({parts}) {{axis=1}} : {made}
@@ -35,9 +35,10 @@ def joined(count: int) -> str:
 """
 
 
-def test_parts_take_the_registers_of_one() -> None:
-    """An element is in one of them: more warps only repeat the tests of the parts."""
-    assert schedule_of(joined(27)).warps == schedule_of(joined(16)).warps == 2
+@pytest.mark.parametrize(("dtype", "warps"), [("bf16", 2), ("f32", 4), ("f64", 8)])
+def test_elements_of_16_bits_take_half_of_a_register(dtype: str, warps: int) -> None:
+    """More warps than hold the arrays only repeat the tests of the parts."""
+    assert schedule_of(joined(27, dtype)).warps == warps
 
 
 BAG = """func @f(%t: bf16[100000, 64], %i: INDEX[8192, 4]) -> (f32[8192, 64]) at tensor {

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from stack.errors import VerifyError
-from stack.ir.builder import constant, make, results_of
+from stack.ir.builder import constant, make, results_of, with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.printer import print_node
 from stack.ir.traits import is_kernel, is_loop
@@ -27,7 +27,7 @@ from stack.passes.steps.loops import along, is_serial
 from stack.passes.steps.online import identity_like
 from stack.passes.tiling.frame import Names
 from stack.rewrite.engine import replace
-from stack.rewrite.equivalent_groups import CachedTransform, with_lines
+from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.passes import BlockPass
 

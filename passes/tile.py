@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar
 
-from stack.ir.builder import Builder
+from stack.ir.builder import Builder, with_lines
 from stack.ir.func import Func
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_generated, is_stream
@@ -22,7 +22,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.check import WIDER
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
-from stack.rewrite.equivalent_groups import CachedTransform, with_lines
+from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.passes import BlockPass
 from stack.rewrite.verdict import Why

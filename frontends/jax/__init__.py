@@ -17,7 +17,7 @@ from stack.cpython import undisturbed
 from stack.errors import StackError
 from stack.ir.types import BF16, DType
 from stack.run.backend import AddressProgram
-from stack.run.file_format import type_named
+from stack.run.input_specs import parse_input
 from stack.run.rejected_arguments import capture_as_eager, explain_trace
 from stack.wings import part
 
@@ -157,11 +157,11 @@ class JaxFrontend:
         rng = np.random.default_rng(0)
         out: list[Any] = []
         for spec in specs:
-            text, _, high = spec.partition("<")
-            type_ = type_named(text)
+            type_, below = parse_input(spec)
             shape, dtype = type_.shape, type_.dtype
-            is_float, below = dtype.kind in "fc", int(high or 16)
-            drawn = rng.standard_normal(shape) if is_float else rng.integers(0, below, shape)
+            high = 16 if below is None else below
+            is_float = dtype.kind in "fc"
+            drawn = rng.standard_normal(shape) if is_float else rng.integers(0, high, shape)
             held = drawn > 7 if dtype.kind == "b" else np.asarray(drawn)
             out.append(jax.numpy.asarray(held.astype(jax_dtype(dtype))))
         return tuple(out)

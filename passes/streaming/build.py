@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from stack.ir import ops
-from stack.ir.builder import constant, converted, make, param
+from stack.ir.builder import constant, converted, make, param, with_lines
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
@@ -31,7 +31,6 @@ from stack.passes.streaming.render import Render, again, in_shape, widened
 from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, TermValue
 from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import replace
-from stack.rewrite.equivalent_groups import with_lines
 
 
 class Build:

@@ -322,10 +322,13 @@ class Region:
             if dots and is_contraction(node) and not self._is_held(node):
                 operands = self.find_operands(value)
                 # one operand of a dot lacks the streamed axis: the result is a table along it
-                is_outer = not isinstance(operands, str) and sum(v.streams for v in operands) == 1
-                if is_outer and node.tensor.size == space:
+                if (
+                    not isinstance(operands, str)
+                    and sum(v.streams for v in operands) == 1
+                    and node.tensor.size == space
+                ):
                     self.dots.add(node)
-                    for operand in self.operand_values(value):
+                    for operand in operands:
                         self._split_views(operand)
             if not main:
                 self.light.add(value)

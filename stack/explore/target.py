@@ -16,12 +16,12 @@ from typing import Any, cast
 import stack.plugins as plugins
 import stack.wings as wings
 from stack.errors import StackError, UsageError
-from stack.explore.input_specs import check_inputs
 from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.func import Func
 from stack.releases import install_hint
 from stack.run.file_format import load_file
+from stack.run.input_specs import parse_input
 from stack.run.trace import entry_of, find_frontend
 
 FORMS = (
@@ -69,7 +69,8 @@ def resolve(
     Raises:
         UsageError: nothing has this name; the message suggests similar names and accepted forms.
     """
-    check_inputs(inputs)
+    for text in inputs:
+        parse_input(text)  # before a framework is imported
     path = Path(spec)
     if path.is_dir():
         return load_run(path)

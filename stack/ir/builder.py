@@ -289,6 +289,39 @@ def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
     return Block(block.params, [done[r] for r in block.results])
 
 
+# ---- source lines
+
+
+def with_lines(group: Node) -> Node:
+    """Returns a fusion, stream or kernel in whose blocks every node has source lines.
+
+    A node without lines gets those of a node that uses it, or else of an operand. So index
+    arithmetic has the line of its load, and a loop that of its result. A block without any line
+    stays as it is.
+    """
+    return group.rebuilt(blocks=[located(block) for block in group.blocks])
+
+
+def located(block: Block) -> Block:
+    """Returns a block with source lines on every node, see `with_lines`."""
+    nodes = block.all_nodes
+    if not block.locs or all(node in block.locs for node in nodes):
+        return block
+    needs = {n: [*n.args, *(r for b in n.blocks if b.is_open for r in b.results)] for n in nodes}
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for need in needs[node]:
+            users.setdefault(need, []).append(node)
+    lines = dict(block.locs)
+    # the last pass is for what serves a node that only its operands located
+    for order, others in ((reversed(nodes), users), (nodes, needs), (reversed(nodes), users)):
+        for node in order:
+            found = next((lines[o] for o in others.get(node, ()) if o in lines), None)
+            if node not in lines and found is not None:
+                lines[node] = found
+    return Block(block.params, block.results, block.names, lines)
+
+
 # ---- ops that are left out if they change nothing
 
 

@@ -1,4 +1,4 @@
-"""Kernels of groups: made once per equivalence class, with source lines on every node.
+"""Transformations of groups that run once for each equivalence class of groups.
 
 Groups of equal layers differ in operands, names and source lines, and a pass keeps these without
 using them. So the transformation runs on a *model* of the first group: its operands are parameters,
@@ -104,33 +104,3 @@ def _in_place(group: Node, named: Sequence[Sequence[Node]], model: Node, made: N
             blocks.append(Block(block.params, block.results, own_names, locs))
         done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
     return done[made]
-
-
-def with_lines(group: Node) -> Node:
-    """Returns a fusion, stream or kernel in whose blocks every node has source lines.
-
-    A node without lines gets those of a node that uses it, or else of an operand. So index
-    arithmetic has the line of its load, and a loop that of its result. A block without any line
-    stays as it is.
-    """
-    return group.rebuilt(blocks=[located(block) for block in group.blocks])
-
-
-def located(block: Block) -> Block:
-    """Returns a block with source lines on every node, see `with_lines`."""
-    nodes = block.all_nodes
-    if not block.locs or all(node in block.locs for node in nodes):
-        return block
-    needs = {n: [*n.args, *(r for b in n.blocks if b.is_open for r in b.results)] for n in nodes}
-    users: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for need in needs[node]:
-            users.setdefault(need, []).append(node)
-    lines = dict(block.locs)
-    # the last pass is for what serves a node that only its operands located
-    for order, others in ((reversed(nodes), users), (nodes, needs), (reversed(nodes), users)):
-        for node in order:
-            found = next((lines[o] for o in others.get(node, ()) if o in lines), None)
-            if node not in lines and found is not None:
-                lines[node] = found
-    return Block(block.params, block.results, block.names, lines)

@@ -23,10 +23,10 @@ from stack.errors import UsageError, unknown_name
 from stack.imports import import_named
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction
-from stack.rewrite.group import Group, bytes_of, check_contract, few_rows, single
+from stack.rewrite.group import Group, bytes_of, check_contract, few_rows
 from stack.rewrite.join import Maps, join
 from stack.rewrite.log import Log, RefusedFusion
-from stack.rewrite.units import Units
+from stack.rewrite.units import Units, single
 from stack.rewrite.verdict import NOT_MINE, Acceptance, Why
 
 

@@ -6,32 +6,21 @@ group touches to its index entries in that space.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from stack.ir import ops
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
 from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Node
-from stack.ir.traits import is_contraction, is_reduction
+from stack.ir.traits import is_reduction
 from stack.ir.types import TupleType
 from stack.rewrite.entries import (
     Entries,
-    Entry,
-    Space,
-    SplitNeeded,
     flat,
-    fresh_axis,
-    meet,
-    operand_entries,
-    put,
 )
 from stack.rewrite.verdict import Why
-
-if TYPE_CHECKING:
-    from stack.rewrite.units import Units
 
 
 def estimate(dim: Dim) -> int:
@@ -151,64 +140,6 @@ class Group:
             if is_reduction(node) or any(a in found for a in self.reach(node)):
                 found.add(node)
         return frozenset(found)
-
-
-def single(units: Units, node: Node) -> Group:
-    """Returns a new group with one unit, and the cheap nodes that it reads and recomputes."""
-    shape = node.args[0].shape if is_reduction(node) else node.shape
-    ids: list[Entry] = [() if s == 1 else (fresh_axis(),) for s in shape]
-    space = Space(
-        [e[0] for e in ids if e],
-        {e[0]: s for e, s in zip(ids, shape) if e},
-        {},
-        set[int](),
-    )
-    if is_reduction(node):
-        gone: Sequence[int] = node.attrs["axes"]
-        space.reduced = {e[0] for i, e in enumerate(ids) if e and i in gone}
-    while True:
-        try:
-            space.axes = _spread(node, ids, units.cheap, space.sizes)
-            break
-        except SplitNeeded as need:
-            new = space.split(need.axis, need.sizes)
-            ids = [put(e, need.axis, new) for e in ids]
-    return Group(
-        (node,),
-        tuple(space.order),
-        space.sizes,
-        space.axes,
-        frozenset(space.reduced),
-        (node,),
-        tuple(units.reads[node]),
-        (node,) if is_contraction(node) else (),
-        units.place[node],
-        units.place[node],
-    )
-
-
-def _spread(
-    node: Node, ids: Sequence[Entry], cheap: Collection[Node], sizes: Mapping[int, Dim]
-) -> dict[Node, Entries]:
-    axes: dict[Node, Entries] = {}
-    pending: list[tuple[Node, Entries]] = []
-    if is_reduction(node):
-        axes[node] = tuple(e for i, e in enumerate(ids) if i not in node.attrs["axes"])
-        pending = [(node.args[0], tuple(ids))]
-    else:
-        axes[node] = tuple(ids)
-        if not is_contraction(node):
-            pending = list(zip(node.args, operand_entries(node, tuple(ids), sizes)))
-    while pending:
-        value, entries = pending.pop()
-        known = axes.get(value)
-        now = entries if known is None else meet(known, entries)
-        if now == known:
-            continue
-        axes[value] = now
-        if value.args and value in cheap:
-            pending.extend(zip(value.args, operand_entries(value, now, sizes)))
-    return axes
 
 
 def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:

@@ -6,7 +6,10 @@ a node that a group may contain, or one that a library or the framework computes
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
 from stack.ir import ops
+from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     converts,
@@ -22,7 +25,17 @@ from stack.ir.traits import (
     writes_by_data,
 )
 from stack.ir.types import TensorType
-from stack.rewrite.group import flops_of
+from stack.rewrite.entries import (
+    Entries,
+    Entry,
+    Space,
+    SplitNeeded,
+    fresh_axis,
+    meet,
+    operand_entries,
+    put,
+)
+from stack.rewrite.group import Group, flops_of
 
 GENERATED_FLOPS = 32  # a value computed from iotas and scalars is recomputed below this cost
 MAX_CHEAP_CONCAT = 4
@@ -157,3 +170,61 @@ def _narrows(node: Node) -> bool:
     if not converts(node) or not (node.dtype.is_float and node.args[0].dtype.is_float):
         return False
     return node.dtype.bits < node.args[0].dtype.bits
+
+
+def single(units: Units, node: Node) -> Group:
+    """Returns a new group with one unit, and the cheap nodes that it reads and recomputes."""
+    shape = node.args[0].shape if is_reduction(node) else node.shape
+    ids: list[Entry] = [() if s == 1 else (fresh_axis(),) for s in shape]
+    space = Space(
+        [e[0] for e in ids if e],
+        {e[0]: s for e, s in zip(ids, shape) if e},
+        {},
+        set[int](),
+    )
+    if is_reduction(node):
+        gone: Sequence[int] = node.attrs["axes"]
+        space.reduced = {e[0] for i, e in enumerate(ids) if e and i in gone}
+    while True:
+        try:
+            space.axes = _spread(node, ids, units.cheap, space.sizes)
+            break
+        except SplitNeeded as need:
+            new = space.split(need.axis, need.sizes)
+            ids = [put(e, need.axis, new) for e in ids]
+    return Group(
+        (node,),
+        tuple(space.order),
+        space.sizes,
+        space.axes,
+        frozenset(space.reduced),
+        (node,),
+        tuple(units.reads[node]),
+        (node,) if is_contraction(node) else (),
+        units.place[node],
+        units.place[node],
+    )
+
+
+def _spread(
+    node: Node, ids: Sequence[Entry], cheap: Collection[Node], sizes: Mapping[int, Dim]
+) -> dict[Node, Entries]:
+    axes: dict[Node, Entries] = {}
+    pending: list[tuple[Node, Entries]] = []
+    if is_reduction(node):
+        axes[node] = tuple(e for i, e in enumerate(ids) if i not in node.attrs["axes"])
+        pending = [(node.args[0], tuple(ids))]
+    else:
+        axes[node] = tuple(ids)
+        if not is_contraction(node):
+            pending = list(zip(node.args, operand_entries(node, tuple(ids), sizes)))
+    while pending:
+        value, entries = pending.pop()
+        known = axes.get(value)
+        now = entries if known is None else meet(known, entries)
+        if now == known:
+            continue
+        axes[value] = now
+        if value.args and value in cheap:
+            pending.extend(zip(value.args, operand_entries(value, now, sizes)))
+    return axes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.ir.func import Func
-from stack.ir.types import DTYPES, TensorType, tensor
 
 GROUP = "stack.formats"
-_TYPE = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 
 
 @dataclass(frozen=True)
@@ -50,12 +47,3 @@ def load_file(path: Path, inputs: Sequence[str] = ()) -> Func | None:
                 raise UsageError(f"{path} is read by the package of {name}: {lacks}")
             return found.load(path, inputs)
     return None
-
-
-def type_named(text: str) -> TensorType:
-    """Returns the type of an input such as "f32[2,16]". Raises UsageError."""
-    match = _TYPE.fullmatch(text)
-    if match is None or match[1] not in DTYPES:
-        known = ", ".join(DTYPES)
-        raise UsageError(f"{text!r} is not an input such as f32[2,16,64]; types: {known}")
-    return tensor(match[1], *(int(d) for d in match[2].split(",") if d.strip()))

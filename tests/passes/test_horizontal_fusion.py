@@ -145,10 +145,10 @@ def test_products_of_one_shape_have_programs_of_their_own(
     """As the queries, keys and values of attention: their results could share loops."""
     text = SMALL.replace("130", "41").replace("37", "41")
     source = put(dtype, "m=32@grid n=32@grid k=32@serial warps=4 stages=2", text)
-    (kernel,) = (n for n in Pipeline("blocks").run(source).func.nodes if n.op == "kernel")
+    lowered = Pipeline("blocks").run(source).func
+    (kernel,) = (n for n in lowered.nodes if n.op == "kernel")
     loops = [n for n in kernel.blocks[0].nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
     assert len(loops) == 3
-    lowered = Pipeline("blocks").run(source).func
     arrays = [floats(tuple(map(int, p.shape)), dtype, rng) for p in source.params]
     assert_exact(lowered.interpret(*arrays), source, arrays, dtype)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import parse
+from stack.ir.builder import located
 from stack.ir.func import Func
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
-from stack.rewrite.equivalent_groups import located
 from stack.target import load
 
 TEXT = """func @f(%x: f32[4, 8], %w: f32[8]) -> (f32[4, 8]) at tensor {

@@ -26,7 +26,7 @@ from stack.ir.builder import Builder, param
 from stack.ir.func import Func
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType, dtype_of
-from stack.run.file_format import type_named
+from stack.run.input_specs import parse_input
 
 LOADED = (elementwise, movement, products, reductions)  # they fill the table
 OWN = ("", "ai.onnx")  # the domain of standard ops
@@ -78,7 +78,7 @@ class _Importer:
             raise UsageError(f"{self.file} takes {len(own)} inputs, {len(inputs)} given with -i")
         params: list[Node] = []
         for number, value in enumerate(own):
-            given = type_named(inputs[number]) if inputs else None
+            given = parse_input(inputs[number]).type if inputs else None
             params.append(param(value.name, self._type(value, given, call)))
             values[value.name] = params[-1]
         for number, node in enumerate(graph.node, 1):

@@ -154,17 +154,18 @@ def _all(cx: Context, conditions: Sequence[Node]) -> Node:
     if len(conditions) == 1:
         return conditions[0]
     b = cx.b
+
+    def both(x: Node, y: Node) -> Node:
+        return b.op("and", [x, y])
+
     b.loc = tuple(dict.fromkeys(line for c in conditions for line in b.locs.get(c, ())))
     alike: dict[tuple[Dim, ...], list[Node]] = {}
     for condition in conditions:
         is_whole = condition.op == "reduce" and condition.attrs["kind"] == "and"
         tested = condition.args[0] if is_whole else condition
         alike.setdefault(tested.shape, []).append(tested)
-    each = [reduce(lambda x, y: b.op("and", [x, y]), held) for held in alike.values()]
-    return reduce(
-        lambda x, y: b.op("and", [x, y]),
-        (cx.reduce("and", tested, range(tested.tensor.rank)) for tested in each),
-    )
+    each = [reduce(both, held) for held in alike.values()]
+    return reduce(both, (cx.reduce("and", test, range(test.tensor.rank)) for test in each))
 
 
 def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:

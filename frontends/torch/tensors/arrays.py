@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from stack.errors import NoElementType, StackError, UsageError
+from stack.errors import NoElementType, StackError
 from stack.frameworks.torch_private import OpOverloadPacket, memory_id
 from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BF16, DTYPES, LONG_NAMES, DType, dtype_named
+from stack.run.input_specs import parse_input
 
 _NAMES = {
     "bool": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
@@ -158,16 +159,13 @@ def random_inputs(specs: Sequence[str]) -> tuple[torch.Tensor, ...]:
 
 
 def _random(spec: str, generator: torch.Generator) -> torch.Tensor:
-    match = re.fullmatch(r"\s*(\w+)\s*\[([\d\s,]*)\]\s*(?:<\s*(\d+))?\s*", spec)
-    if match is None or match[1] not in DTYPES:
-        raise UsageError(f"cannot read the input {spec!r}; write f32[2,16,64] or i64[2,16]<100")
-    dtype = TORCH_DTYPE[DTYPES[match[1]]]
-    shape = [int(s) for s in match[2].split(",") if s.strip()]
+    type_, below = parse_input(spec)
+    dtype = TORCH_DTYPE[type_.dtype]
+    shape = tuple(map(int, type_.shape))
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.complex64 if dtype.is_complex else torch.float32
         return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
-    high = int(match[3]) if match[3] else 2
-    return torch.randint(0, high, shape, generator=generator).to(dtype)
+    return torch.randint(0, 2 if below is None else below, shape, generator=generator).to(dtype)
 
 
 # ---- opaque calls: arguments as nested tuples of plain values
